@@ -1,6 +1,6 @@
 #include "runtime/common/log.h"
 
-#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
 #include "runtime/common/error.h"
