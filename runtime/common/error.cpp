@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <numeric>
 
 namespace tandem {
 
@@ -113,19 +112,24 @@ std::string printable(std::string_view text, size_t max_bytes) {
 }
 
 std::string nearest_name(std::string_view given, const std::vector<std::string>& candidates) {
+  // Edits are insertion, deletion, substitution and a swap of neighbours, the commonest slip of all.
   const auto distance = [&](const std::string& other) {
-    std::vector<size_t> row(other.size() + 1);
-    std::iota(row.begin(), row.end(), size_t{0});
-    for (size_t i = 1; i <= given.size(); ++i) {
-      size_t diagonal = row[0];
-      row[0] = i;
-      for (size_t j = 1; j <= other.size(); ++j) {
-        const size_t substituted = diagonal + (given[i - 1] != other[j - 1]);
-        diagonal = row[j];
-        row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
+    const size_t width = other.size() + 1;
+    std::vector<size_t> d((given.size() + 1) * width);
+    for (size_t i = 0; i <= given.size(); ++i) {
+      for (size_t j = 0; j <= other.size(); ++j) {
+        size_t& cell = d[i * width + j];
+        if (i == 0 || j == 0) {
+          cell = i + j;
+          continue;
+        }
+        const bool differ = given[i - 1] != other[j - 1];
+        cell = std::min({d[(i - 1) * width + j] + 1, d[i * width + j - 1] + 1, d[(i - 1) * width + j - 1] + differ});
+        if (i > 1 && j > 1 && given[i - 1] == other[j - 2] && given[i - 2] == other[j - 1])
+          cell = std::min(cell, d[(i - 2) * width + j - 2] + 1);
       }
     }
-    return row.back();
+    return d.back();
   };
   if (given.size() > 64) return "";
   std::string best;

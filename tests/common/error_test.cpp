@@ -21,7 +21,7 @@ TEST_CASE("text of strangers cannot steer a terminal", "[error]") {
 }
 
 TEST_CASE("a misspelt name finds its neighbour and nonsense finds none", "[error]") {
-  const std::vector<std::string> names = {"nodes", "node", "link", "parallel"};
+  const std::vector<std::string> names = {"nodes", "model", "link", "parallel"};
   CHECK(nearest_name("nodse", names) == "nodes");
   CHECK(nearest_name("paralel", names) == "parallel");
   CHECK(nearest_name("zzzzzz", names).empty());
