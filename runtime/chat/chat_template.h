@@ -17,7 +17,8 @@ struct ChatTemplateLimits {
 };
 
 /// A pack's chat template: the subset of Jinja that chat templates use, rendered as the transformers library does it
-/// (trim_blocks and lstrip_blocks on, `tojson` = json.dumps(ensure_ascii=False)). Immutable: safe to share between threads.
+/// (trim_blocks and lstrip_blocks on, `tojson` = json.dumps(ensure_ascii=False)). Immutable: safe to share between
+/// threads.
 class ChatTemplate {
  public:
   /// chat_template.jinja of the pack folder, else `chat_template` of its tokenizer_config.json. bos_token, eos_token,
