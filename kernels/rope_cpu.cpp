@@ -1,0 +1,9 @@
+#include "kernels/rope.h"
+
+namespace tandem {
+
+void rope(const RopeArgs& args) {
+  rope_reference(args);
+}
+
+}  // namespace tandem
