@@ -17,9 +17,6 @@ namespace tandem {
 
 class ThreadPool;
 
-/// How a 16-bit trellis state becomes a weight. The pack names it by a marker tensor (none: threeinst).
-enum class Codebook { threeinst, mcg, mul1 };
-
 /// One quantized linear. Owns nothing; the pointers may point straight into a mapped file, where only 2-byte alignment
 /// is certain. fp16 values are raw bits. The loader has checked shapes and sizes: nothing here looks at them again.
 struct Exl3Weight {

@@ -9,7 +9,7 @@ namespace tandem {
 class ThreadPool;
 
 /// YaRN's part of a config's rope_scaling; names as there.
-struct YarnConfig {
+struct YarnScaling {
   double factor = 1.0;
   double original_max_position_embeddings = 0;
   double beta_fast = 32.0;
@@ -22,7 +22,7 @@ struct YarnConfig {
 struct RopeConfig {
   int64_t rope_dim = 64;  // qk_rope_head_dim, even
   double theta = 10000.0;
-  std::optional<YarnConfig> yarn;
+  std::optional<YarnScaling> yarn;
 };
 
 /// What a rotary embedding needs at run time, in fp64.

@@ -17,7 +17,7 @@ double yarn_magnitude(double factor, double mscale) {
   return factor <= 1.0 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
 }
 
-void stretch(const RopeConfig& config, const YarnConfig& yarn, RopeTable& table) {
+void stretch(const RopeConfig& config, const YarnScaling& yarn, RopeTable& table) {
   const double dim = static_cast<double>(config.rope_dim);
   // The (fractional) pair that turns this often within the original window.
   const auto pair_of = [&](double rotations) {
@@ -57,7 +57,7 @@ RopeTable build_rope_table(const RopeConfig& config) {
         std::pow(config.theta, -static_cast<double>(i) / static_cast<double>(config.rope_dim)));
   }
   if (config.yarn) {
-    const YarnConfig& yarn = *config.yarn;
+    const YarnScaling& yarn = *config.yarn;
     require(std::isfinite(yarn.factor) && yarn.factor > 0.0,
             "rope_scaling factor " + std::to_string(yarn.factor) + ", expected more than 0");
     require(std::isfinite(yarn.original_max_position_embeddings) && yarn.original_max_position_embeddings >= 1.0,

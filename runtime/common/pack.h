@@ -9,12 +9,11 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/common/codebook.h"
 #include "runtime/common/safetensors.h"
 
 namespace tandem {
 
-/// EXL3's three state -> value tables.
-enum class Codebook { three_inst, mcg, mul1 };
 std::string_view codebook_name(Codebook codebook);
 
 /// One weight file of a pack.
