@@ -16,7 +16,7 @@ namespace tandem {
 
 // ---- What the plan is told --------------------------------------------------------------------------------------
 
-struct PackFile {
+struct PlannedFile {
   std::string name;  ///< relative to the pack's folder
   int64_t bytes = 0;
   std::string sha256;  ///< hex; "" when unknown
@@ -34,7 +34,7 @@ struct WeightSizes {
 /// What is known of the pack. Everything may be missing: --offline with nothing downloaded knows the recipe alone.
 struct PackFacts {
   std::string commit;                  ///< 40 hex digits; "" for a folder, or when the hub was not asked
-  std::vector<PackFile> files;         ///< empty: unknown
+  std::vector<PlannedFile> files;         ///< empty: unknown
   std::string config_json;             ///< text of the pack's config.json; "" when unknown
   std::string quantization_json;       ///< text of its quantization_config.json; "" when it has none
   std::optional<WeightSizes> weights;  ///< measured from the headers for the recipe's world size; else estimated
@@ -130,7 +130,7 @@ struct Plan {
 
   // Source of the pack: repo (+ endpoint, "" = the fetch room's own choice) at commit-or-revision, or a folder.
   std::string pack_repo, pack_endpoint, pack_revision, pack_path;
-  std::vector<PackFile> files;       ///< what fetch leaves on the disk; empty when unknown
+  std::vector<PlannedFile> files;       ///< what fetch leaves on the disk; empty when unknown
   int64_t download_bytes_total = 0;  ///< the whole pack, estimated when `files` is empty
   int64_t download_bytes_left = 0;
 

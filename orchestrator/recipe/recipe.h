@@ -139,6 +139,7 @@ struct ClusterNode {
   int ssh_port = 22;
   // Folders, absolute; "" means the program's default (docs/design.md section 6).
   std::string hub_cache, ranks_folder, state_folder;
+  std::vector<std::string> devices;  ///< the ones ranks may use, "cpu", "cuda:0"; empty: all it has
 };
 
 struct Cluster {
