@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <span>
 
+#include "runtime/common/codebook.h"
+
 // EXL3 weights: 1 to 8 bits a weight, coded as a trellis. `in` and `out` are in_features and out_features.
 //
 //   y = ((x * suh) H) What H * svh + bias        x (rows, in), y (rows, out)
