@@ -72,11 +72,15 @@ class ModuleTable {
   const Module* find(std::string_view name) const;
   /// The parts of a fused module ("model.layers.0.attention.qkv_proj"), in row order; empty when it is not one.
   std::vector<const Module*> find_fused(std::string_view fused_name) const;
+  /// The config says that the head shares the embedding's matrix: packs may then lack `lm_head`. If they have it, it
+  /// counts.
+  bool is_head_tied() const { return is_head_tied_; }
 
  private:
   std::vector<Module> modules_;
   std::vector<int32_t> by_name_;
   std::vector<int32_t> by_fused_name_;
+  bool is_head_tied_ = false;
 };
 
 /// Bits per weight of each component as recipes state them; 16 = not quantized.
@@ -98,8 +102,8 @@ struct ComponentBytes {
 
 /// Weights of one rank; with world_size 1 those of the pack. A quantized linear k x n takes k n bits / 8 for the codes
 /// (k and n padded to multiples of 128), 2 (k + n) for the scales, and 4 for the codebook marker.
-/// The word embeddings are whole on every rank: one look-up instead of an exchange per token, for 0.6 GiB a rank at
-/// Ling-3.1-flash's size; this is also what published rank folders (103.4 GiB a rank at 3.03 bits) contain.
+/// The word embeddings are whole on every rank: one look-up instead of an exchange per token, for 0.6 GiB a rank more
+/// at Ling-3.1-flash's size.
 ComponentBytes weight_bytes(const LingConfig& config, const ComponentBits& bits, int world_size = 1);
 
 /// Mean bits of the linears that a converter budgets (head and MTP left out), as packs are named.

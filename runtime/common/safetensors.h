@@ -86,8 +86,9 @@ class SafetensorsWriter {
 
  private:
   std::vector<TensorInfo> tensors_;
-  int64_t data_bytes_ = 0;
+  std::string header_;  // emptied once written
   int64_t header_bytes_ = 0;
+  int64_t data_bytes_;
   StreamedFile file_;
 };
 

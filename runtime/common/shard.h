@@ -53,6 +53,6 @@ Slice slice_of(const StoredName& name, const TensorInfo& full, int world_size, i
 /// shapes the config gives, outputs padded to 128 where quantized. Extra tensors are let through.
 /// @return       names of tensors that the model does not use
 /// @throws Error kind `pack`, naming the module, with both shapes
-std::vector<std::string> check_tensors(const Pack& pack, const ModuleTable& table, int world_size, int rank);
+std::vector<std::string> check_tensors(const Pack& pack, const ModuleTable& table, int world_size);
 
 }  // namespace tandem
