@@ -226,15 +226,19 @@ class RecipeBuilder {
       m.kind = item.text("kind");
       m.source = item.text("source");
       m.date = item.text("date");
-      m.value = item.number("value");
+      m.value = item.optional_number("value");
       m.requests = item.optional_integer("requests");
       if (item.has("prompt_tokens")) m.prompt_tokens = item.tokens("prompt_tokens");
       if (const std::vector<std::string> range = item.texts("range"); range.size() == 2) {
         m.low = std::stod(range[0]);
         m.high = std::stod(range[1]);
-        if (*m.low > m.value || *m.high < m.value)
-          problems_.add("the value lies outside its range", item.where("range"),
+        const double value = m.value.value_or(*m.low);
+        if (value < *m.low || value > *m.high || *m.low > *m.high)
+          problems_.add("the range does not go from low to high around the value", item.where("range"),
                         "write the lowest, then the highest value");
+      } else if (!m.value) {
+        problems_.add("the measurement of `" + m.metric + "` has neither value nor range", item.where("metric"),
+                      "add `value`");
       }
       recipe_.measurements.push_back(std::move(m));
     }

@@ -110,8 +110,7 @@ struct Hook {
 /// A published or measured number. There is none without its condition and source.
 struct Measurement {
   std::string metric, unit, condition, kind, source, date;
-  double value = 0;
-  std::optional<double> low, high;
+  std::optional<double> value, low, high;  ///< value, or both ends of a range, or all three
   std::optional<int64_t> requests, prompt_tokens;
 };
 
