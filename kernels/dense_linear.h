@@ -3,7 +3,6 @@
 #include <cstdint>
 
 #include "kernels/float_format.h"
-#include "kernels/thread_pool.h"
 
 namespace tandem {
 
@@ -14,8 +13,8 @@ class ThreadPool;
 /// Sums in fp32, in an order that depends on in_features alone: the result of a row is the same, bit by bit, whatever
 /// other rows or threads take part. Any in_features and out_features >= 1.
 struct DenseLinearArgs {
-  const void* weight = nullptr;  // (out, in) of `type`; may be unaligned, as in a mapped file
-  FloatFormat type = FloatFormat::fp32;
+  const void* weight = nullptr;  // (out, in) of `format`; may be unaligned, as in a mapped file
+  FloatFormat format = FloatFormat::fp32;
   int64_t in_features = 0;
   int64_t out_features = 0;
   const float* bias = nullptr;  // (out) or null
