@@ -41,7 +41,7 @@ class ChatTemplate {
 
  private:
   struct Impl;
-  std::unique_ptr<const Impl> impl_;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace tandem
