@@ -21,9 +21,9 @@ struct RankStatus {
 
 /// Exchanges between the ranks of one model. Every rank makes the same calls in the same order, from one thread.
 ///
-/// A call throws Error: kind `peer_lost`, naming the rank, when another rank died, fell silent or left; kind `link` when
-/// an exchange took longer than its deadline. After an error the group is broken for good: end the process.
-/// With world_size 1 all calls return at once.
+/// A call throws Error: kind `peer_lost`, naming the rank, when another rank died, fell silent or left; kind `link`
+/// when an exchange took longer than its deadline. After an error the group is broken for good: end the process. With
+/// world_size 1 all calls return at once.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -76,8 +76,7 @@ struct GroupOptions {
   std::chrono::milliseconds peer_timeout{8'000};        ///< silence after which a rank counts as lost
 
   std::function<bool()> cancelled;  ///< polled while joining; true ends it with kind `interrupted`
-  /// Called once, on the watching thread, before the exchanges under way throw. May take a moment (rank 0 ends its
-  /// open streams here).
+  /// Called once, on the watching thread, when a rank was lost; exchanges under way throw when it returns, or before.
   std::function<void(const Error&)> on_peer_lost;
   std::function<void()> on_stop;  ///< another rank was asked to stop. On the watching thread
 };
