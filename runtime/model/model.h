@@ -12,6 +12,7 @@ namespace tandem {
 
 class Communicator;
 struct LingConfig;
+struct SequenceCaches;
 
 enum class KvCacheType { fp32, bf16 };
 
@@ -19,14 +20,14 @@ enum class KvCacheType { fp32, bf16 };
 inline constexpr int64_t kMaxDecodeRows = 8;
 
 struct ModelOptions {
-  std::filesystem::path
-      folder;  ///< a whole pack (world_size 1) or the folder of this rank, as `tandem split` writes it
+  std::filesystem::path folder;  ///< a whole pack, or with world_size > 1 the folder of this rank
   std::string device = "cpu";
   int64_t context = 4096;  ///< most tokens of one sequence
   KvCacheType kv_cache = KvCacheType::fp32;
-  int threads = 0;              ///< 0: one for each core this process may use
-  int64_t prefill_chunk = 256;  ///< rows of one prefill pass; decides the size of the workspace
-  bool with_mtp = true;         ///< false leaves the MTP layer's weights out
+  int threads = 0;               ///< 0: one for each core this process may use
+  int64_t prefill_chunk = 256;   ///< rows of one prefill pass, a multiple of 64; decides the size of the workspace
+  bool with_mtp = true;          ///< false leaves the MTP layer's weights out
+  int64_t tokenizer_tokens = 0;  ///< ids from here on are no tokens: argmax skips them. 0: all of vocab_size are
   /// Told how much of the weights is ready, 0..1, while load() runs, on the calling thread.
   std::function<void(double)> progress;
 };
@@ -67,9 +68,8 @@ class SequenceState {
 
  private:
   friend class Model;
-  struct Parts;
-  explicit SequenceState(std::unique_ptr<Parts> parts);
-  std::unique_ptr<Parts> parts_;
+  explicit SequenceState(std::unique_ptr<SequenceCaches> caches);
+  std::unique_ptr<SequenceCaches> caches_;
 };
 
 /// One rank of a Ling-3.1 model (BailingMoeV3ForCausalLM): weights, workspace, and the passes over them.
@@ -95,6 +95,7 @@ class Model {
   bool has_mtp() const;
   const ModelOptions& options() const;
   ModelMemory memory() const;
+  const std::string& pack_hash() const;  ///< identity of the whole pack
 
   std::unique_ptr<SequenceState> new_sequence();
 
@@ -108,7 +109,8 @@ class Model {
   HiddenRows prefill(SequenceState& state, std::span<const int32_t> tokens, const OnChunk& on_chunk = {});
 
   /// Appends 1..kMaxDecodeRows tokens, token by token in KDA and absorbed in MLA, so that each row has the bits that
-  /// serial decoding gives it. The rows stay revocable: rollback() may follow, before the next pass of `state`.
+  /// serial decoding gives it. Two and more rows stay revocable: rollback() may follow, before the next pass of
+  /// `state`.
   /// @return  a hidden row per token (after model.norm), valid until the next prefill or decode of `state`
   HiddenRows decode(SequenceState& state, std::span<const int32_t> tokens);
 
@@ -120,19 +122,21 @@ class Model {
   std::vector<HiddenRows> decode(std::span<const Step> steps);
 
   /// Takes back all but the first `keep` rows of the last decode() of `state`; afterwards the state has the bits of
-  /// having decoded only those. At most one rollback a decode().
+  /// having decoded only those. At most one rollback a decode(); a pass of one row can only keep it.
   void rollback(SequenceState& state, int64_t keep);
 
   /// Logits of each row over the whole vocabulary, assembled from all ranks in rank order.
   /// @param logits  host memory, (hidden.rows, vocab_size())
   void logits(HiddenRows hidden, std::span<float> logits);
 
-  /// The most likely token of each row, the lowest id on ties: argmax of logits(), but ranks exchange 8 bytes a row.
+  /// The most likely token of each row, the lowest id on ties: what logits() would say, but ranks exchange 8 bytes a
+  /// row.
   std::vector<int32_t> argmax(HiddenRows hidden);
 
   /// The MTP layer: row i pairs hidden row i with `next_tokens[i]`, the token after it; rows are appended to the MTP
   /// cache at position mtp_length(). Pass hidden rows of the trunk for certain rows, or the result of the last call to
   /// chain drafts.
+  /// @param next_tokens  at most options().prefill_chunk
   /// @return  a row per token; logits() of it foretell the token after `next_tokens[i]`. Valid until the next call for
   ///          `state`; may be its `hidden` then.
   HiddenRows mtp_forward(SequenceState& state, HiddenRows hidden, std::span<const int32_t> next_tokens);

@@ -221,6 +221,11 @@ int64_t decode_bytes(const LingWeights& weights, const LingConfig& config) {
 
 }  // namespace
 
+std::string pack_identity(const std::filesystem::path& folder) {
+  if (is_rank_folder(folder)) return read_manifest(folder, /*with_tensors=*/false).pack_hash;
+  return Pack::open(folder).content_hash();
+}
+
 std::unique_ptr<LingPack> LingPack::load(const LingPackOptions& options) {
   Pack pack = Pack::open(options.folder);
   LingConfig config = parse_ling_config(pack.config_text(), (options.folder / "config.json").string());

@@ -25,6 +25,10 @@ struct LingPackOptions {
   std::function<void(double)> progress;
 };
 
+/// Identity of the pack that a whole pack's or a rank folder's content comes from, 64 hex digits: what ranks compare
+/// before they load. @throws Error kind `pack`
+std::string pack_identity(const std::filesystem::path& folder);
+
 /// A pack or rank folder of the Ling family, checked whole and ready for the kernels. Trellises, plain matrices and the
 /// embedding are used straight from the mapped files; norms, convolutions and biases become fp32 copies.
 class LingPack {
