@@ -6,6 +6,8 @@ namespace tandem {
 
 class ThreadPool;
 
+inline constexpr int64_t kMaxKdaKeyDim = 256;
+
 /// What one block of rows feeds into a KDA state. Rows may be strided; heads lie packed inside a row.
 /// Strides count floats from row to row; 0 stands for packed rows.
 struct KdaRows {
@@ -31,8 +33,8 @@ struct KdaRows {
 /// Bits of outputs and state do not depend on how rows are grouped into calls, nor on the pool.
 struct KdaStepArgs {
   int64_t heads = 0;
-  int64_t key_dim = 0;
-  int64_t value_dim = 0;
+  int64_t key_dim = 0;       // up to kMaxKdaKeyDim
+  int64_t value_dim = 0;     // a multiple of 16
   KdaRows replay;            // replay.rows may be 0
   KdaRows rows;              // rows.rows may be 0: replay alone
   const float* q = nullptr;  // (rows, heads, key_dim), normalized and scaled

@@ -33,7 +33,7 @@ enum class MlaGate {
 
 /// Shapes and tensors that decoding and prompts have in common. Row r of a call is the token at position
 /// first_position + r; it sees positions 0..first_position + r, which the cache must already hold.
-/// Strides count floats from row to row; 0 stands for packed rows.
+/// Dims are multiples of 16. Strides count floats from row to row; 0 stands for packed rows.
 struct MlaArgs {
   int64_t rows = 0;
   int64_t heads = 0;

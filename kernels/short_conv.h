@@ -6,13 +6,15 @@ namespace tandem {
 
 class ThreadPool;
 
+inline constexpr int64_t kMaxShortConvTaps = 8;
+
 /// Depthwise causal convolution and SiLU over rows of raw projections:
 ///   y[t][c] = silu( sum_j weight[j][c] * raw[t - (taps - 1) + j][c] ),  rows before x coming from `history`.
 /// Strides count floats from row to row; 0 stands for packed rows.
 struct ShortConvArgs {
   int64_t rows = 0;
   int64_t channels = 0;
-  int64_t taps = 4;          // short_conv_kernel_size, 2..8
+  int64_t taps = 4;          // short_conv_kernel_size, 2..kMaxShortConvTaps
   const float* x = nullptr;  // (rows, channels), raw
   int64_t x_stride = 0;
   const float* weight = nullptr;   // (taps, channels): transposed once on load, see short_conv_weight_by_tap

@@ -16,12 +16,18 @@ inline constexpr int64_t kStateColumns = 64;
 /// Columns that elementwise operations take as one item of a loop.
 inline constexpr int64_t kColumnBlock = 1024;
 
-inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+inline int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
 
 /// Pieces of `item_floats` floats each that make up a grain.
-inline int64_t grain_items(int64_t item_floats) { return std::max<int64_t>(1, kGrainFloats / std::max<int64_t>(1, item_floats)); }
+inline int64_t grain_items(int64_t item_floats) {
+  return std::max<int64_t>(1, kGrainFloats / std::max<int64_t>(1, item_floats));
+}
 
-inline int threads_of(const ThreadPool* pool) { return pool != nullptr ? pool->threads() : 1; }
+inline int threads_of(const ThreadPool* pool) {
+  return pool != nullptr ? pool->threads() : 1;
+}
 
 /// Calls fn(task, thread) for all tasks; inline without a pool.
 template <typename Fn>
