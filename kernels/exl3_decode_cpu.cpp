@@ -3,8 +3,6 @@
 #include "kernels/detail/exl3_state_tables.h"
 #include "kernels/detail/exl3_tiles.h"
 
-#include <cstring>
-
 #define HWY_WANT_AVX3_DL 1
 #include "kernels/detail/simd_targets.h"
 
@@ -190,7 +188,12 @@ HWY_INLINE VecF32 value_of(VecU32 states) {
 /// A tile's words with the last one repeated in front, so that the window of the first group wraps around the ring.
 template <int kBits>
 void copy_to_ring(const uint16_t* tile, uint32_t* ring) {
-  std::memcpy(ring + 1, tile, 32 * kBits);
+  const hn::CappedTag<uint8_t, 32> d;  // as bytes: a mapped file aligns nothing
+  constexpr int64_t kStep = hn::MaxLanes(d);
+  const auto* bytes = reinterpret_cast<const uint8_t*>(tile);
+  for (int64_t i = 0; i < 32 * kBits; i += kStep) {
+    hn::StoreU(hn::LoadU(d, bytes + i), d, reinterpret_cast<uint8_t*>(ring + 1) + i);
+  }
   ring[0] = ring[8 * kBits];
 }
 

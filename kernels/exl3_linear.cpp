@@ -70,6 +70,18 @@ void rotate_task(const Segment& segment, int64_t task) {
   }
 }
 
+/// A band is a narrow strip: each of its rows of tiles lies on another page, out of reach of a processor's own
+/// prefetchers. Asks for a share of the rows [first_row, last_row): part `part` of kBandTiles.
+void prefetch_strip(const uint16_t* first_tile, int64_t stride, int64_t strip_words, int64_t first_row,
+                    int64_t last_row, int64_t part) {
+  constexpr int64_t kLineWords = 32;
+  for (int64_t row = first_row + part; row < last_row; row += kBandTiles) {
+    for (int64_t word = 0; word < strip_words; word += kLineWords) {
+      __builtin_prefetch(first_tile + row * stride + word);
+    }
+  }
+}
+
 void band_task(const Segment& segment, int64_t band, Scratch& scratch) {
   const Exl3Product& product = *segment.product;
   const Exl3Weight& weight = *product.weight;
@@ -77,11 +89,14 @@ void band_task(const Segment& segment, int64_t band, Scratch& scratch) {
   const int64_t stride = weight.out_features / kTileSide * tile_words;
   constexpr int64_t kSumStride = kBandTiles * kSumFloats;
 
+  const uint16_t* strip = weight.trellis + band * kBandTiles * tile_words;
   for (int64_t kt = 0; kt < tile_rows(weight); kt += kBlockTiles) {
     const int64_t count = std::min(kBlockTiles, tile_rows(weight) - kt);
+    const int64_t next_end = std::min(kt + 2 * kBlockTiles, tile_rows(weight));
     for (int64_t nt = 0; nt < kBandTiles; ++nt) {
-      const uint16_t* tile = weight.trellis + kt * stride + (band * kBandTiles + nt) * tile_words;
-      decode_tiles(tile, stride, count, weight.bits, weight.codebook, scratch.rings, scratch.lanes);
+      prefetch_strip(strip, stride, kBandTiles * tile_words, kt + kBlockTiles, next_end, nt);
+      decode_tiles(strip + kt * stride + nt * tile_words, stride, count, weight.bits, weight.codebook, scratch.rings,
+                   scratch.lanes);
       multiply_tiles(segment.inputs + kt * kInputFloats, input_stride(weight), segment.rows, scratch.lanes, count,
                      scratch.sums + nt * kSumFloats, kSumStride, kt != 0);
     }

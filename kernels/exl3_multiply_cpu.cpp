@@ -25,6 +25,14 @@ using F32 = hn::CappedTag<float, kLanes>;
 using VecF32 = hn::Vec<F32>;
 constexpr int64_t kVectorLanes = static_cast<int64_t>(hn::MaxLanes(F32()));
 
+/// GCC would read a vector from memory anew for every multiply-add that uses it, and run out of load slots.
+HWY_INLINE VecF32 in_register(VecF32 v) {
+#if HWY_ARCH_X86 && HWY_COMPILER_GCC_ACTUAL && HWY_TARGET != HWY_SCALAR
+  asm("" : "+v"(v.raw));
+#endif
+  return v;
+}
+
 /// Sums of kRows rows and kColumns groups, held in registers along the tiles: one load of an input serves kColumns
 /// multiply-adds, one load of a weight kRows.
 template <int kRows, int kColumns>
@@ -49,7 +57,7 @@ HWY_INLINE void multiply_block(const float* inputs, int64_t input_stride, const 
       }
       HWY_UNROLL(8)
       for (int c = 0; c < kColumns; ++c) {
-        const VecF32 w = hn::Load(d, lanes + t * kTileFloats + (c * 2 + parity) * kLanes);
+        const VecF32 w = in_register(hn::Load(d, lanes + t * kTileFloats + (c * 2 + parity) * kLanes));
         HWY_UNROLL(8)
         for (int r = 0; r < kRows; ++r) sum[r][c] = hn::MulAdd(x[r], w, sum[r][c]);
       }

@@ -19,7 +19,8 @@ double read_bandwidth();
 /// Name of the instruction set that the kernels chose.
 std::string instruction_set();
 
-/// Restricts the kernels to one instruction set by name ("AVX2"; "" for the best one); false when there is none.
+/// Has the kernels choose no better instruction set than `name` ("AVX2"; "" for the best one); false when there is
+/// none.
 bool use_instruction_set(const std::string& name);
 
 /// A table on stdout: a line of headings, then rows of cells, aligned to the right.

@@ -8,15 +8,14 @@
 
 namespace tandem {
 
-/// Runs `test` once for every instruction set that this program was built for and this machine has; the kernels it
-/// calls use no other meanwhile.
+/// Runs `test` once for every instruction set of this machine, as if it had no better one: bit 0 is the best, and a
+/// kernel that was not compiled for the set in question takes the next.
 template <typename Test>
 void for_each_target(Test&& test) {
   const int64_t all = hwy::SupportedTargets();
   for (int64_t left = all; left != 0; left &= left - 1) {
-    const int64_t target = left & -left;
-    hwy::SetSupportedTargetsForTest(target);
-    INFO("instruction set " << hwy::TargetName(target));
+    hwy::SetSupportedTargetsForTest(left);
+    INFO("instruction set " << hwy::TargetName(left & -left));
     test();
   }
   hwy::SetSupportedTargetsForTest(0);
