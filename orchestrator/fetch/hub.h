@@ -15,11 +15,11 @@ namespace tandem {
 struct HubFile {
   std::string path;      ///< relative, '/' between parts; checked: see check_file_path()
   int64_t size = 0;      ///< bytes
-  std::string sha256;    ///< 64 lower-case hex digits; "" when the hub only gives git_sha1 (small files outside LFS)
+  std::string sha256;    ///< 64 lower-case hex digits; "" when only git_sha1 is known (small files outside LFS)
   std::string git_sha1;  ///< 40 hex digits of the git blob; "" for LFS files, where git's id is that of the pointer
 
   /// The name of the file's content in the cache's blobs folder, which is also its ETag.
-  const std::string& etag() const { return sha256.empty() ? git_sha1 : sha256; }
+  const std::string& etag() const { return git_sha1.empty() ? sha256 : git_sha1; }
 };
 
 struct HubOptions {
