@@ -8,21 +8,12 @@
 #include <string_view>
 #include <vector>
 
+#include "orchestrator/split/rank_paths.h"
+
 namespace tandem {
 
 // Pack -> one folder per rank. A rank folder is a pack of its own: safetensors files with this rank's slices of every
 // tensor, the pack's small files, and manifest.json. Everything in it is a byte copy: nothing is decoded or rounded.
-
-/// Name under which a pack's rank folders live: "<pack name>-<first 12 of the commit, else of the content hash>".
-/// Characters outside [A-Za-z0-9._-] become '-', so that a recipe cannot lead out of the cache.
-std::string pack_key(std::string_view pack_name, std::string_view commit_or_hash);
-
-/// <ranks_folder>/<pack key>-l<layout version>-tp<world_size>/rank<rank>. Pure; shared by plan, split and launch.
-std::filesystem::path rank_folder_path(const std::filesystem::path& ranks_folder, std::string_view pack_key,
-                                       int world_size, int rank);
-
-/// $TANDEM_CACHE_DIR/ranks, else $XDG_CACHE_HOME/tandem/ranks, else ~/.cache/tandem/ranks.
-std::filesystem::path default_ranks_folder();
 
 struct SplitOptions {
   std::filesystem::path pack_folder;
@@ -56,8 +47,9 @@ struct SplitResult {
 };
 
 /// Writes the rank folders that are not there yet. A folder appears under its name only when it is whole; until then it
-/// is "<name>.partial" with a journal of finished files, and a later call goes on from there. Uses at most 256 MiB
-/// whatever the pack's size, and leaves the page cache as it found it.
+/// is "<name>.partial" with a journal of finished files, and a later call goes on from there. A folder that is there
+/// but damaged or of other content is replaced, also in one step. Uses at most 256 MiB whatever the pack's size, and
+/// drops the pages it read and wrote from the page cache.
 /// @param progress  called from the calling thread a few times a second and once at the end; may be empty
 /// @param cancel    set by a signal handler; the call then ends with Error(interrupted), resumable
 /// @throws Error    kind `split`: world_size 1 (nothing to split: the pack itself is served), a cut that does not fall

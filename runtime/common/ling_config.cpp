@@ -15,7 +15,6 @@ using nlohmann::json;
 
 constexpr int64_t kMaxConfigBytes = 4 << 20;
 constexpr int kMaxDepth = 16;
-constexpr std::string_view kArchitecture = "BailingMoeV3ForCausalLM";
 
 /// Typed access to the fields, with one sentence for whatever is wrong with one.
 class Fields {
@@ -114,8 +113,9 @@ json parse_bounded(std::string_view text, const std::string& where) {
 void check_architecture(const Fields& f) {
   const json* list = f.find("architectures");
   if (!list || !list->is_array() || list->empty()) f.refuse("architectures", "is missing");
-  if (list->size() != 1 || (*list)[0] != std::string(kArchitecture))
-    f.refuse("architectures", "is " + Fields::shown(*list) + ", this version knows only " + std::string(kArchitecture));
+  if (list->size() != 1 || (*list)[0] != std::string(kLingArchitecture))
+    f.refuse("architectures",
+             "is " + Fields::shown(*list) + ", this version knows only " + std::string(kLingArchitecture));
 }
 
 /// Switches of the family that no released Ling-3 model turns; a wrong guess here would give fluent nonsense.

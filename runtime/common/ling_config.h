@@ -9,6 +9,9 @@
 
 namespace tandem {
 
+/// The one entry of `architectures` that this version knows: Ling-3.x.
+inline constexpr const char* kLingArchitecture = "BailingMoeV3ForCausalLM";
+
 /// YaRN, from config.json's `rope_scaling` (type or rope_type "yarn").
 struct YarnConfig {
   double factor = 1.0;

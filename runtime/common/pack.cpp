@@ -271,6 +271,25 @@ int64_t Pack::tensor_bytes() const {
   return sum;
 }
 
+std::vector<std::string> Pack::small_files() const {
+  constexpr std::array<std::string_view, 2> kNames{"config.json", "generation_config.json"};
+  constexpr std::array<std::string_view, 6> kPrefixes{"tokenizer",    "chat_template", "special_tokens",
+                                                      "added_tokens", "vocab.",        "merges."};
+  std::vector<std::string> names;
+  std::error_code code;
+  for (fs::directory_iterator it(state_->folder, code), end; !code && it != end; it.increment(code)) {
+    const std::string name = it->path().filename().string();
+    const bool wanted = std::find(kNames.begin(), kNames.end(), name) != kNames.end() ||
+                        std::any_of(kPrefixes.begin(), kPrefixes.end(), [&](auto p) { return name.starts_with(p); });
+    if (!wanted || it->path().extension() == ".safetensors") continue;
+    refuse_escaping_link(it->path(), state_->folder);
+    if (it->is_regular_file(code)) names.push_back(name);
+  }
+  if (code) refuse("cannot list the folder: " + code.message(), state_->folder);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 std::span<const std::byte> Pack::data(const PackTensor& tensor) const {
   const PackFile& file = state_->files[static_cast<size_t>(tensor.file)];
   State::Mapping& mapping = state_->mappings[tensor.file];

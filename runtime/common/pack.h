@@ -69,6 +69,10 @@ class Pack {
   const PackTensor& at(std::string_view name) const;
   int64_t tensor_bytes() const;  ///< of all tensors
 
+  /// Names of the files next to the weights that serving needs: config.json, generation_config.json, the tokenizer's
+  /// and the chat template's. Checked like the weights: regular files, no links out of the folder.
+  std::vector<std::string> small_files() const;
+
   /// A tensor's bytes in a read-only mapping that lives as long as the Pack. No alignment is promised for packs; in
   /// rank folders a tensor lies at a multiple of the largest power of two up to 64 that divides its size.
   std::span<const std::byte> data(const PackTensor& tensor) const;

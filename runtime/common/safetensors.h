@@ -77,6 +77,7 @@ class SafetensorsWriter {
                     const std::map<std::string, std::string>& metadata = {}, ErrorKind kind = ErrorKind::pack);
 
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
+  int64_t header_bytes() const { return header_bytes_; }
 
   /// The next bytes of the data section; pieces may end anywhere.
   void append(std::span<const std::byte> bytes);
