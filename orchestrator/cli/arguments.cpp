@@ -29,11 +29,8 @@ class CommandLine {
     app_.add_flag("--json", a_.json, "Print one JSON object on stdout");
     app_.add_flag("-q,--quiet", a_.quiet, "Say less");
     app_.add_flag("-v,--verbose", a_.verbose, "Say more");
-    app_.add_option("--color", a_.color, "auto, always or never")
-        ->transform(CLI::CheckedTransformer(std::map<std::string, ColorChoice>{{"auto", ColorChoice::automatic},
-                                                                               {"always", ColorChoice::always},
-                                                                               {"never", ColorChoice::never}})
-                        .description(""))
+    app_.add_option("--color", color_, "auto, always or never")
+        ->check(CLI::IsMember({"auto", "always", "never"}))
         ->type_name("WHEN");
     add_recipe_commands();
     add_job_commands();
@@ -47,12 +44,13 @@ class CommandLine {
     try {
       app_.parse(words);
     } catch (const CLI::CallForHelp&) {
-      return {a_, help()};
-    } catch (const CLI::CallForAllHelp&) {
-      return {a_, help()};
+      return {a_, app_.help()};
     } catch (const CLI::ParseError& e) {
       throw explain(e);
     }
+    a_.color = color_ == "always"  ? ColorChoice::always
+               : color_ == "never" ? ColorChoice::never
+                                   : ColorChoice::automatic;
     for (const CLI::App* chosen = &app_; !chosen->get_subcommands().empty();) {
       chosen = chosen->get_subcommands()[0];
       (a_.command.empty() ? a_.command : a_.subcommand) = chosen->get_name();
@@ -125,12 +123,6 @@ class CommandLine {
     supervise->add_option("--rank", a_.rank, "The rank")->required()->type_name("R");
   }
 
-  std::string help() const {
-    const CLI::App* chosen = &app_;
-    while (!chosen->get_subcommands().empty()) chosen = chosen->get_subcommands()[0];
-    return chosen->help();
-  }
-
   /// CLI11's error as ours: one sentence, and the nearest name that exists.
   Error explain(const CLI::ParseError& e) const {
     const CLI::App* chosen = &app_;
@@ -177,6 +169,7 @@ class CommandLine {
 
   CLI::App app_{"Large language models on a few home machines, from a shared recipe"};
   Arguments& a_;
+  std::string color_;
 };
 
 }  // namespace
