@@ -72,10 +72,12 @@ class CpuOperations : public Operations {
   void copy(void* to, const void* from, int64_t bytes) override { std::memcpy(to, from, static_cast<size_t>(bytes)); }
   void copy_to_host(void* to, const void* from, int64_t bytes) override { copy(to, from, bytes); }
   void clear(void* data, int64_t bytes) override { std::memset(data, 0, static_cast<size_t>(bytes)); }
+  int threads() const override { return pool_.threads(); }
   int64_t workspace_bytes() const override { return scratch_.size() + moe_scratch_.size(); }
 
   using Operations::linear;
   void linear(std::span<const LinearArgs> products) override {
+    clear_products();
     for (const LinearArgs& product : products) add_product(product, nullptr);
     run_products();
   }
@@ -128,6 +130,10 @@ class CpuOperations : public Operations {
 
   void add_product(const LinearArgs& product, const int32_t* input_rows);
   void run_products();
+  void clear_products() {
+    exl3_products_.clear();
+    dense_products_.clear();
+  }
 
   struct DenseProduct {
     LinearArgs args;
@@ -202,7 +208,7 @@ void CpuOperations::run_products() {
     }
     dense_linear(args);
   }
-  dense_products_.clear();
+  clear_products();
 }
 
 void CpuOperations::moe(const MoeArgs& args) {
@@ -229,6 +235,7 @@ void CpuOperations::moe(const MoeArgs& args) {
   float* shared_gate = outputs + slots * hidden_size;
   float* shared_up = shared_gate + args.rows * shared_width;
 
+  clear_products();  // an error may have left some
   // Gate and up of all chosen experts and of the shared one are independent: one loop keeps all threads busy.
   for (int64_t expert = 0; expert < num_experts; ++expert) {
     const int64_t first = first_slot_[expert];

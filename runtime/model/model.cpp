@@ -172,6 +172,9 @@ int64_t Model::hidden_size() const {
 bool Model::has_mtp() const {
   return parts_->pack->weights().mtp.has_value();
 }
+int Model::threads() const {
+  return parts_->operations->threads();
+}
 const ModelOptions& Model::options() const {
   return parts_->options;
 }

@@ -93,6 +93,7 @@ class Model {
   int64_t vocab_size() const;  ///< width of a row of logits: valid ids only, padding of the head excluded
   int64_t hidden_size() const;
   bool has_mtp() const;
+  int threads() const;  ///< that work on a pass, on this rank
   const ModelOptions& options() const;
   ModelMemory memory() const;
   const std::string& pack_hash() const;  ///< identity of the whole pack

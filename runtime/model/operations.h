@@ -85,6 +85,7 @@ class Operations {
   virtual void copy(void* to, const void* from, int64_t bytes) = 0;
   virtual void copy_to_host(void* to, const void* from, int64_t bytes) = 0;
   virtual void clear(void* data, int64_t bytes) = 0;
+  virtual int threads() const = 0;
   /// Scratch memory that operations took for themselves so far.
   virtual int64_t workspace_bytes() const = 0;
 
