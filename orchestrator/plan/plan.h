@@ -20,23 +20,23 @@ struct PlannedFile {
   std::string name;  ///< relative to the pack's folder
   int64_t bytes = 0;
   std::string sha256;  ///< hex; "" when unknown
+
+  bool operator==(const PlannedFile&) const = default;
 };
 
 /// Bytes of weights by component ("routed_experts", "kda_attention", ...), for the whole pack and for each rank.
 struct WeightSizes {
   int64_t total_bytes = 0;
   std::vector<int64_t> rank_bytes;
-  std::map<std::string, int64_t> component_bytes;
-  /// Cuts that do not come out even, each as one sentence with both numbers. Not empty: the plan is blocked.
-  std::vector<std::string> obstacles;
+  std::map<std::string, int64_t> component_bytes;  ///< of the whole pack; empty when measured from headers
 };
 
 /// What is known of the pack. Everything may be missing: --offline with nothing downloaded knows the recipe alone.
 struct PackFacts {
   std::string commit;                  ///< 40 hex digits; "" for a folder, or when the hub was not asked
-  std::vector<PlannedFile> files;         ///< empty: unknown
+  std::vector<PlannedFile> files;      ///< empty: unknown
+  std::string content_hash;            ///< Pack::content_hash(); for a folder only
   std::string config_json;             ///< text of the pack's config.json; "" when unknown
-  std::string quantization_json;       ///< text of its quantization_config.json; "" when it has none
   std::optional<WeightSizes> weights;  ///< measured from the headers for the recipe's world size; else estimated
 };
 
@@ -58,6 +58,7 @@ struct NodeFacts {
   std::vector<int> ports_in_use;                      ///< not counting those of a running job of this recipe
   std::string hub_cache, ranks_folder, state_folder;  ///< absolute, defaults resolved on the node
   std::string runtime_program;                        ///< absolute path of tandem-runtime; "": not found
+  std::vector<std::string> runtime_options;           ///< flags it accepts ("--mtp-depth"); empty: unknown
   std::vector<std::string> missing_programs;          ///< engine programs (absolute) that do not exist there
   std::vector<std::string> cached_files;              ///< files of this pack's commit that are whole in hub_cache
   std::vector<std::string> rank_folders;              ///< absolute paths of whole rank folders (manifest present)
@@ -130,7 +131,8 @@ struct Plan {
 
   // Source of the pack: repo (+ endpoint, "" = the fetch room's own choice) at commit-or-revision, or a folder.
   std::string pack_repo, pack_endpoint, pack_revision, pack_path;
-  std::vector<PlannedFile> files;       ///< what fetch leaves on the disk; empty when unknown
+  std::string pack_identity;         ///< names the pack's content, as far as it is known: part of every key
+  std::vector<PlannedFile> files;    ///< what fetch leaves on the disk; empty when unknown
   int64_t download_bytes_total = 0;  ///< the whole pack, estimated when `files` is empty
   int64_t download_bytes_left = 0;
 
@@ -142,7 +144,8 @@ struct Plan {
   int http_port = 0, rendezvous_port = 0;
   std::string rendezvous_address;  ///< link address of rank 0's node
   std::string ready_path;          ///< GET there answers 200 when ready
-  std::string split_base;          ///< folder name stem of the rank folders; "" when nothing is split
+  bool split = false;              ///< ranks have folders of their own, named by split_base
+  std::string split_base;          ///< the pack_key of the split room; "" when nothing is split
 
   int64_t context_tokens = 0;
   int64_t largest_context_tokens = 0;  ///< that fits above the floor; 0: none, or unknown

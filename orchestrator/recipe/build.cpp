@@ -33,6 +33,9 @@ class RecipeBuilder {
     hooks();
     measurements();
     recipe_.notes = read_.texts("notes");
+    for (const char* path : {"parallel.tensor", "pack", "engine.context", "engine.device", "engine.kv_cache", "engine.program",
+                             "engine.mtp.depth", "engine.sampling", "engine.loop_guard", "memory.floor", "hooks", "model.name"})
+      recipe_.places[path] = read_.where(path);
     check_engine_keys(root_, "");
     return std::move(recipe_);
   }

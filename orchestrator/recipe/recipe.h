@@ -128,6 +128,12 @@ struct Recipe {
   std::vector<Hook> hooks;
   std::vector<Measurement> measurements;
   std::vector<std::string> notes;
+
+  std::map<std::string, Where> places;  ///< of the keys that reasons of a blocked plan name
+  Where where(const std::string& path) const {
+    const auto it = places.find(path);
+    return it == places.end() ? path : it->second;
+  }
 };
 
 struct ClusterNode {
