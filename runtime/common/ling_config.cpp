@@ -135,7 +135,7 @@ std::optional<YarnConfig> read_rope_scaling(const Fields& outer, const std::stri
   const json* object = outer.find("rope_scaling");
   if (!object) return std::nullopt;
   if (!object->is_object()) outer.refuse("rope_scaling", "is not an object");
-  const Fields f(*object, "rope_scaling.", where);
+  const Fields f(*object, "config.json: rope_scaling.", where);
   const json* type = f.find("rope_type") ? f.find("rope_type") : f.find("type");
   if (!type || *type != "yarn")
     f.refuse("type", "is " + (type ? Fields::shown(*type) : "missing") + ", this version knows only \"yarn\"");
