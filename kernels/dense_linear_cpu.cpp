@@ -44,19 +44,17 @@ HWY_INLINE Vec load_weights(const std::byte* row, int64_t index, int64_t count) 
   return load_as<kFormat>(buffer, 0);
 }
 
-/// sums[r][o] (+)= x[r] . weights[o] over `count` inputs.
+/// sums[r][o] += x[r] . weights[o] over `count` inputs.
 /// @param weights  rows of kFormat, `weight_stride` bytes apart
 /// @param sums     (kRows, kOutputs) vectors, rows `kBlockOutputs` vectors apart
 template <FloatFormat kFormat, int kRows, int kOutputs>
 HWY_INLINE void multiply_block(const float* x, int64_t x_stride, const std::byte* weights, int64_t weight_stride,
-                               int64_t count, float* sums, bool accumulate) {
+                               int64_t count, float* sums) {
   Vec sum[kRows][kOutputs];
   HWY_UNROLL(8)
   for (int r = 0; r < kRows; ++r) {
     HWY_UNROLL(8)
-    for (int o = 0; o < kOutputs; ++o) {
-      sum[r][o] = accumulate ? load(sums + (r * kBlockOutputs + o) * kLanes) : zero();
-    }
+    for (int o = 0; o < kOutputs; ++o) sum[r][o] = load(sums + (r * kBlockOutputs + o) * kLanes);
   }
   for (int64_t i = 0; i < count; i += kLanes) {
     Vec v[kRows];
@@ -78,19 +76,18 @@ HWY_INLINE void multiply_block(const float* x, int64_t x_stride, const std::byte
 
 template <FloatFormat kFormat, int kOutputs>
 void multiply_rows(const float* x, int64_t x_stride, int64_t rows, const std::byte* weights, int64_t weight_stride,
-                   int64_t count, float* sums, bool accumulate) {
+                   int64_t count, float* sums) {
   constexpr int kColumns = std::min(kOutputs, kBlockColumns);
   int64_t r = 0;
   for (; r + kBlockRows <= rows; r += kBlockRows) {
     for (int o = 0; o < kOutputs; o += kColumns) {
       multiply_block<kFormat, kBlockRows, kColumns>(x + r * x_stride, x_stride, weights + o * weight_stride,
-                                                    weight_stride, count, sums + (r * kBlockOutputs + o) * kLanes,
-                                                    accumulate);
+                                                    weight_stride, count, sums + (r * kBlockOutputs + o) * kLanes);
     }
   }
   for (; r < rows; ++r) {
     multiply_block<kFormat, 1, kOutputs>(x + r * x_stride, x_stride, weights, weight_stride, count,
-                                         sums + r * kBlockOutputs * kLanes, accumulate);
+                                         sums + r * kBlockOutputs * kLanes);
   }
 }
 
@@ -98,6 +95,7 @@ void multiply_rows(const float* x, int64_t x_stride, int64_t rows, const std::by
 template <FloatFormat kFormat, int kOutputs>
 void multiply_chunk(const DenseLinearArgs& a, int64_t first_row, int64_t rows, int64_t first_output) {
   HWY_ALIGN float sums[kChunkRows * kBlockOutputs * kLanes];
+  std::fill_n(sums, rows * kBlockOutputs * kLanes, 0.0f);
   constexpr int64_t kBytes = float_format_bytes(kFormat);
   const int64_t x_stride = tandem::detail::stride_or(a.x_stride, a.in_features);
   const int64_t y_stride = tandem::detail::stride_or(a.y_stride, a.out_features);
@@ -105,7 +103,7 @@ void multiply_chunk(const DenseLinearArgs& a, int64_t first_row, int64_t rows, i
   const auto* weights = static_cast<const std::byte*>(a.weight) + first_output * a.in_features * kBytes;
 
   if (kFormat == FloatFormat::fp32 || rows <= kBlockRows) {
-    multiply_rows<kFormat, kOutputs>(x, x_stride, rows, weights, a.in_features * kBytes, a.in_features, sums, false);
+    multiply_rows<kFormat, kOutputs>(x, x_stride, rows, weights, a.in_features * kBytes, a.in_features, sums);
   } else {
     HWY_ALIGN float converted[kBlockOutputs * kBlockInputs];
     for (int64_t i = 0; i < a.in_features; i += kBlockInputs) {
@@ -117,7 +115,7 @@ void multiply_chunk(const DenseLinearArgs& a, int64_t first_row, int64_t rows, i
         }
       }
       multiply_rows<FloatFormat::fp32, kOutputs>(x + i, x_stride, rows, reinterpret_cast<const std::byte*>(converted),
-                                                 kBlockInputs * int64_t{sizeof(float)}, count, sums, i != 0);
+                                                 kBlockInputs * int64_t{sizeof(float)}, count, sums);
     }
   }
 
