@@ -1,4 +1,5 @@
 // The plan for people and for programs.
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <sstream>
 

@@ -33,8 +33,9 @@ class RecipeBuilder {
     hooks();
     measurements();
     recipe_.notes = read_.texts("notes");
-    for (const char* path : {"parallel.tensor", "pack", "engine.context", "engine.device", "engine.kv_cache", "engine.program",
-                             "engine.mtp.depth", "engine.sampling", "engine.loop_guard", "memory.floor", "hooks", "model.name"})
+    for (const char* path :
+         {"parallel.tensor", "pack", "engine.context", "engine.device", "engine.kv_cache", "engine.program",
+          "engine.mtp.depth", "engine.sampling", "engine.loop_guard", "memory.floor", "hooks", "model.name"})
       recipe_.places[path] = read_.where(path);
     check_engine_keys(root_, "");
     return std::move(recipe_);
@@ -162,7 +163,7 @@ class RecipeBuilder {
       engine.ranks.push_back(std::move(rank));
     }
     if (static_cast<int>(engine.ranks.size()) != world_size)
-      problem("engine.ranks has " + std::to_string(engine.ranks.size()) + " items, but parallel.tensor is " +
+      problem("engine.ranks describes " + std::to_string(engine.ranks.size()) + " of the ranks, parallel.tensor is " +
                   std::to_string(world_size),
               "engine.ranks", "describe each rank once");
     for (const std::string& rank : read_.texts("engine.start_order")) engine.start_order.push_back(std::stoi(rank));

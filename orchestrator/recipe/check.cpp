@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 
 namespace tandem {
 namespace {
@@ -37,8 +38,8 @@ class LayerCheck {
       const Field* field = find_field(document_, below);
       // Keys with dots or brackets would be read as paths.
       if (!field || entry.key.find_first_of(".[]*") != std::string::npos) {
-        complain("there is no key `" + printable(entry.key, 60) + "`" + (path.empty() ? "" : " in `" + path + "`"),
-                 entry.place, printable(below, 200), suggest_key(document_, path, entry.key));
+        complain("there is no key `" + one_line(entry.key, 60) + "`" + (path.empty() ? "" : " in `" + path + "`"),
+                 entry.place, one_line(below, 200), suggest_key(document_, path, entry.key));
         continue;
       }
       if (document_ == Document::recipe && field->recipe_only && entry.value.layer != Layer::recipe) {
@@ -111,7 +112,7 @@ class LayerCheck {
     const bool variables = field.path.ends_with("env");
     const Field& values = *find_field(document_, std::string(field.path) + ".*");
     for (const Entry& entry : value.entries) {
-      const std::string below = join(path, printable(entry.key, 100));
+      const std::string below = join(path, one_line(entry.key, 100));
       const auto letter = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
       const bool good = variables ? !entry.key.empty() && entry.key.size() <= 128 &&
                                         std::all_of(entry.key.begin(), entry.key.end(), letter) &&
@@ -120,7 +121,7 @@ class LayerCheck {
                                         std::all_of(entry.key.begin(), entry.key.end(),
                                                     [&](char c) { return letter(c) || c == '.' || c == '-'; });
       if (!good) {
-        complain("`" + printable(entry.key, 60) + "` is no " + (variables ? "variable's" : "program's") + " name",
+        complain("`" + one_line(entry.key, 60) + "` is no " + (variables ? "variable's" : "program's") + " name",
                  entry.place, below,
                  variables ? "use letters, digits and `_`" : "use letters, digits, `.`, `_` and `-`");
         continue;
@@ -177,7 +178,7 @@ std::optional<Complaint> check_recipe_variable(std::string_view name) {
   const std::string owner = "the owner of the machines can set it in the cluster file's `env`; remove it here";
   const auto begins = [&](std::string_view prefix) { return name.starts_with(prefix); };
   if (std::find(names.begin(), names.end(), name) != names.end()) return std::nullopt;
-  const std::string shown = "`" + printable(name, 60) + "`";
+  const std::string shown = "`" + one_line(name, 60) + "`";
   if (std::none_of(families.begin(), families.end(), begins))
     return Complaint{"a recipe may not set the variable " + shown + ", which is no known engine's setting", owner};
   for (std::string_view part : dangerous)

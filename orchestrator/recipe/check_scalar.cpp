@@ -1,5 +1,6 @@
 // One value against its type. The recipe's text is taken as written, so these functions decide what `no`, `1e6`,
 // `0777` or `1:30` are: mostly an error that says what to write instead, because other YAML readers disagree on them.
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <regex>
@@ -15,7 +16,7 @@ namespace {
 constexpr size_t kMaxText = 4096;
 
 std::string quoted(std::string_view text) {
-  return "`" + printable(text, 80) + "`";
+  return "`" + one_line(text, 80) + "`";
 }
 
 bool matches(std::string_view text, const std::regex& pattern) {
@@ -103,7 +104,7 @@ std::optional<Complaint> check_number(const Field& field, const Value& value) {
     Complaint complaint = wrong_type(field, value.text);
     if (yaml_surprise(value.text) == "an octal number")
       complaint.fix = "write it without the leading zero, in decimal";
-    else if (value.text.find_first_of("eE") != std::string::npos && !yaml_surprise(value.text).empty())
+    else if (value.text.find_first_of("eE") != std::string::npos && yaml_surprise(value.text) == "a number")
       complaint.fix = "write the number out, without an exponent";
     else if (value.text.find('_') != std::string::npos)
       complaint.fix = "write the digits without `_`";
@@ -137,7 +138,7 @@ std::optional<Complaint> check_quantity(const Field& field, const Value& value) 
   static const std::regex bare("[0-9]+(\\.[0-9]+)?");
   if (!unit_example.empty() && matches(value.text, bare))
     return Complaint{quoted(value.text) + " has no unit",
-                     "write the unit, for example " + printable(value.text, 40) + std::string(unit_example)};
+                     "write the unit, for example " + one_line(value.text, 40) + std::string(unit_example)};
   return wrong_type(field, value.text);
 }
 
@@ -209,6 +210,8 @@ std::optional<Complaint> check_word(const Field& field, const Value& value) {
     default:
       break;
   }
+  if (!good && field.type == FieldType::web_url && text.find('@') != std::string::npos)  // not to be repeated in logs
+    return Complaint{"the address holds a user or a password", "remove them; tokens come from HF_TOKEN"};
   if (!good) return wrong_type(field, text);
   return std::nullopt;
 }
@@ -270,7 +273,7 @@ std::optional<Complaint> check_scalar(const Field& field, const Value& value) {
       (field.type == FieldType::argument || field.type == FieldType::env_value) && is_plain_integer(value.text);
   if (!meaning.empty() && !plain_number_is_fine && field.type != FieldType::date)
     return Complaint{"without quotes " + quoted(value.text) + " is " + meaning + " to YAML readers, not a text",
-                     "write \"" + printable(value.text, 60) + "\""};
+                     "write \"" + one_line(value.text, 60) + "\""};
   switch (field.type) {
     case FieldType::base_file:
     case FieldType::pack_folder:

@@ -1,7 +1,10 @@
 #include "orchestrator/recipe/commands.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <ostream>
+
+#include "orchestrator/recipe/source_text.h"
 
 namespace tandem {
 namespace {
@@ -10,13 +13,6 @@ using Json = nlohmann::ordered_json;
 
 std::string shown(const Note& note) {
   return note.where.empty() ? note.text : note.where + ": " + note.text;
-}
-
-/// One line, whatever the value holds.
-std::string one_line(const std::string& value) {
-  std::string result;
-  for (char c : value) c == '\n' ? result += "\\n" : result += c;
-  return printable(result);
 }
 
 }  // namespace

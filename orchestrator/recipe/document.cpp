@@ -22,7 +22,11 @@ struct StopReading {};
 class TreeBuilder : public YAML::EventHandler {
  public:
   TreeBuilder(const SourceText& source, Layer layer, Problems& problems)
-      : source_(source), layer_(layer), problems_(problems) {}
+      : source_(source), layer_(layer), problems_(problems) {
+    line_starts_.push_back(0);
+    for (size_t i = 0; i < source_.text.size(); ++i)
+      if (source_.text[i] == '\n') line_starts_.push_back(i + 1);
+  }
 
   Value take_root() { return std::move(root_); }
 
@@ -47,6 +51,7 @@ class TreeBuilder : public YAML::EventHandler {
     value.kind = Value::Kind::scalar;
     value.text = text;
     value.quoted = tag == "!";
+    if (value.quoted) check_closed(mark);
     add(std::move(value), mark);
   }
   void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
@@ -74,6 +79,32 @@ class TreeBuilder : public YAML::EventHandler {
     problems_.add(std::move(what), place(mark).text(), std::move(fix));
     throw StopReading();
   }
+  /// Everything from where a value starts to the end of the file.
+  std::string_view text_at(const YAML::Mark& mark) const {
+    size_t at = line_starts_.at(static_cast<size_t>(mark.line));
+    const auto continues = [&] { return at < source_.text.size() && (source_.text[at] & 0xC0) == 0x80; };
+    for (int column = 0; column < mark.column; ++column)
+      for (++at; continues();) ++at;  // columns count characters
+    return std::string_view(source_.text).substr(std::min(at, source_.text.size()));
+  }
+
+  /// yaml-cpp takes the end of the file for the missing end of a quoted text.
+  void check_closed(const YAML::Mark& mark) {
+    const std::string_view text = text_at(mark);
+    const char quote = text.empty() ? '\0' : text.front();
+    if (quote == '!') refuse_tag(mark, "!");
+    if (quote != '"' && quote != '\'') return;  // a block scalar
+    for (size_t i = 1; i < text.size(); ++i) {
+      const bool doubled = quote == '\'' && text[i] == quote && i + 1 < text.size() && text[i + 1] == quote;
+      if ((text[i] == '\\' && quote == '"') || doubled) {
+        ++i;
+      } else if (text[i] == quote) {
+        return;
+      }
+    }
+    stop("the quotation mark is never closed", mark, "close it where the text ends");
+  }
+
   void refuse_anchor(const YAML::Mark& mark, YAML::anchor_t anchor) {
     if (anchor != 0) stop("YAML anchors (&name) are not read", mark, "remove it; share values through `extends`");
   }
@@ -124,7 +155,7 @@ class TreeBuilder : public YAML::EventHandler {
     if (key.text == "<<") stop("YAML merge keys (<<) are not read", mark, "share values through `extends`");
     for (const Entry& entry : frame.value.entries)
       if (entry.key == key.text)
-        problems_.add("the key `" + printable(key.text, 60) + "` is given twice", place(mark).text(),
+        problems_.add("the key `" + one_line(key.text, 60) + "` is given twice", place(mark).text(),
                       "keep one of the two; the first is at line " + std::to_string(entry.place.line));
     frame.key = key.text;
     frame.key_place = place(mark);
@@ -150,6 +181,7 @@ class TreeBuilder : public YAML::EventHandler {
   Problems& problems_;
   Value root_;
   std::vector<Frame> frames_;
+  std::vector<size_t> line_starts_;
   size_t values_ = 0;
   int documents_ = 0;
 };

@@ -65,7 +65,7 @@ std::string_view type_description(FieldType type) {
     case FieldType::date:
       return "a date such as 2026-10-28";
     case FieldType::web_url:
-      return "an address that starts with https:// or http://";
+      return "an address such as https://host/org/name, without user or password";
     case FieldType::repo:
       return "a repository such as org/name";
     case FieldType::revision:
@@ -127,6 +127,8 @@ std::vector<std::string> keys_below(Document document, std::string_view path) {
 
 std::string suggest_key(Document document, std::string_view path, std::string_view key) {
   const std::vector<std::string> here = keys_below(document, path);
+  if (document == Document::recipe && path.empty() && find_field(Document::cluster, key))
+    return "move it into the cluster file (--cluster FILE)";
   if (const std::string near = nearest_name(key, here); !near.empty()) return "did you mean `" + near + "`?";
   std::string elsewhere;
   int places = 0;

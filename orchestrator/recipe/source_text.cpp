@@ -51,6 +51,12 @@ std::string Place::text(std::string_view path) const {
   return result;
 }
 
+std::string one_line(std::string_view text, size_t max_bytes) {
+  std::string result;
+  for (char c : printable(text, max_bytes)) c == '\n' ? result += "\\n" : result += c;
+  return result;
+}
+
 void Problems::add(std::string what, std::string where, std::string fix) {
   if (!full()) errors_.emplace_back(ErrorKind::recipe, std::move(what), std::move(where), std::move(fix));
 }

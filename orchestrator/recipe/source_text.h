@@ -33,6 +33,9 @@ class Problems {
   std::vector<Error> errors_;
 };
 
+/// printable(), and newlines too: for texts quoted inside a message's line.
+std::string one_line(std::string_view text, size_t max_bytes = 4096);
+
 constexpr int64_t kMaxRecipeBytes = 1 << 20;
 
 /// Text that YAML may be read from: valid UTF-8 without control characters, "\n" line ends, no byte order mark.

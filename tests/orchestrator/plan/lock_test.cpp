@@ -1,0 +1,135 @@
+#include "orchestrator/plan/lock.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "orchestrator/plan/commands.h"
+#include "runtime/common/error.h"
+#include "tests/catch.h"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Folder {
+ public:
+  Folder() {
+    std::string pattern = (fs::temp_directory_path() / "tandem-lock-XXXXXX").string();
+    path_ = mkdtemp(pattern.data());
+  }
+  ~Folder() { fs::remove_all(path_); }
+  fs::path write(const std::string& name, const std::string& text) const {
+    fs::create_directories((path_ / name).parent_path());
+    std::ofstream(path_ / name, std::ios::binary) << text;
+    return path_ / name;
+  }
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+const std::string kSha(64, 'a');
+const std::string kCommit(40, 'b');
+
+Lock example() {
+  Lock lock;
+  lock.recipe = "tiny";
+  lock.repo = "org/name";
+  lock.revision = "main";
+  lock.commit = kCommit;
+  lock.files = {{"config.json", 12, kSha}, {"model.safetensors", 3456, kSha}};
+  return lock;
+}
+
+std::string parse_error(const std::string& text) {
+  try {
+    parse_lock(text, "x.lock");
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  return text.replace(text.find(from), from.size(), to);
+}
+
+TEST_CASE("a lock reads back as it was written, one file a line", "[lock]") {
+  const std::string text = format_lock(example());
+  CHECK(parse_lock(text, "x.lock") == example());
+  CHECK(text.find("\n      {\"name\":\"config.json\",\"bytes\":12,\"sha256\":\"") != std::string::npos);
+  CHECK(lock_path("recipes/x.yaml") == "recipes/x.lock");
+}
+
+TEST_CASE("a lock that was tampered with is refused", "[lock]") {
+  const std::string good = format_lock(example());
+  CHECK(parse_error("{") == "the lock file is not JSON");
+  CHECK(parse_error(replaced(good, "lock/v1", "lock/v2")) == "the lock file is not of version tandem.lock/v1");
+  CHECK(parse_error(replaced(good, kCommit, "main")) == "the lock file's `commit` is not 40 hex digits");
+  CHECK(parse_error(replaced(good, kSha, "abc")) == "the sha256 of `config.json` is not 64 hex digits");
+  CHECK(parse_error(replaced(good, "\"bytes\":12", "\"bytes\":-1")) == "a file of the lock file has no size");
+  CHECK(parse_error(replaced(good, "config.json", "../../x")) != "");
+  CHECK(parse_error(replaced(good, "config.json", "/etc/x")) != "");
+  CHECK(parse_error(replaced(good, "config.json", "model.safetensors")) != "");
+  CHECK(parse_error(replaced(good, "\"repo\": \"org/name\",", "")) != "");
+}
+
+TEST_CASE("a lock of another pack or revision is refused with both", "[lock]") {
+  Recipe recipe;
+  recipe.pack.repo = "org/name";
+  recipe.pack.revision = "main";
+  check_lock(example(), recipe, "x.lock");
+  recipe.pack.revision = "v2";
+  CHECK_THROWS_WITH(check_lock(example(), recipe, "x.lock"),
+                    "the lock was made for revision `main`, the recipe has `v2`");
+  recipe.pack.repo = "org/other";
+  CHECK_THROWS_WITH(check_lock(example(), recipe, "x.lock"),
+                    "the lock was made for the repository `org/name`, the recipe has `org/other`");
+}
+
+TEST_CASE("lock of a folder hashes its files; --check finds a changed byte", "[lock]") {
+  const Folder folder;
+  folder.write("pack/config.json", "{}");
+  folder.write("pack/tokenizer.json", "abc");
+  const fs::path recipe = folder.write("x.yaml",
+                                       "schema: tandem.recipe/v1\nname: x\nmodel: {name: m, family: other}\n"
+                                       "pack: {path: ./pack, format: other}\n"
+                                       "engine: {kind: command, program: p, argv: [serve], context: 4k}\n");
+  const LockOptions options{.load = {.recipe = recipe, .cluster = {}, .sets = {}}, .check = false};
+  const LockOptions check{.load = options.load, .check = true};
+  std::ostringstream out;
+  CHECK_THROWS_WITH(lock_command(check, false, out), "the recipe has no lock");
+  lock_command(options, false, out);
+  lock_command(check, false, out);
+  const LoadedRecipe loaded = load_recipe(options.load);
+  const auto lock = find_lock(loaded.recipe, recipe);
+  REQUIRE(lock);
+  REQUIRE(lock->files.size() == 2);
+  CHECK(lock->files[1].name == "tokenizer.json");
+  CHECK(lock->files[1].bytes == 3);
+  CHECK(lock->files[1].sha256 == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  folder.write("pack/tokenizer.json", "abd");
+  CHECK_THROWS_WITH(lock_command(check, false, out), "the pack is no longer what the lock says");
+}
+
+TEST_CASE("plan --offline needs no machine, no server and no clock", "[plan]") {
+  std::ostringstream out;
+  const PlanOptions options{
+      .load = {.recipe = fs::path(TANDEM_SOURCE_DIR) / "recipes" / "ling-3.1-flash-1019-3.03bpw-2x-dgx-spark.yaml",
+               .cluster = {},
+               .sets = {}},
+      .offline = true};
+  CHECK(plan_command(options, false, {}, out) == 10);
+  CHECK(out.str().find("103.") != std::string::npos);
+  std::ostringstream json;
+  CHECK(plan_command(options, true, {}, json) == 10);
+  CHECK(json.str().starts_with("{\n  \"schema_version\": 1,"));
+}
+
+}  // namespace
+}  // namespace tandem
