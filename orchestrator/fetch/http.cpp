@@ -88,9 +88,10 @@ bool HttpWatch::cancelled() const {
 }
 
 void HttpWatch::run(const std::stop_token& stop) {
+  std::unique_lock lock(mutex_);
   while (!stop.stop_requested()) {
-    std::this_thread::sleep_for(kWatchInterval);
-    std::lock_guard lock(mutex_);
+    // Never notified: a wait that a stop request ends at once.
+    ticks_.wait_for(lock, stop, kWatchInterval, [] { return false; });
     for (HttpConnection* connection : connections_) connection->check(steady_clock::now());
   }
 }

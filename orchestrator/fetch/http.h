@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -62,6 +63,7 @@ class HttpWatch {
   const std::atomic<bool>* cancel_;
   std::atomic<bool> cancel_all_{false};
   std::mutex mutex_;
+  std::condition_variable_any ticks_;
   std::vector<HttpConnection*> connections_;
   std::jthread thread_;
 };

@@ -148,6 +148,7 @@ void Mirror::State::find_repos() {
 
 /// A pack in NAME/ also answers to org/NAME for any org: recipes name the publisher, folders often do not.
 std::shared_ptr<ServedRepo> Mirror::State::repo(const std::string& name) {
+  if (!is_repo_id(name)) return nullptr;
   std::lock_guard lock(mutex);
   const auto find = [&]() -> std::shared_ptr<ServedRepo> {
     auto found = repos.find(name);
