@@ -68,22 +68,6 @@ bool wait_for(int fd, short events, Deadline deadline) {
 
 }  // namespace
 
-Socket& Socket::operator=(Socket&& other) noexcept {
-  if (this != &other) {
-    close();
-    fd_ = other.release();
-  }
-  return *this;
-}
-
-int Socket::release() {
-  return std::exchange(fd_, -1);
-}
-
-void Socket::close() {
-  if (fd_ >= 0) ::close(release());
-}
-
 std::string Endpoint::text() const {
   const bool v6 = host.find(':') != std::string::npos;
   return (v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
@@ -119,8 +103,8 @@ Socket listen_on(const Endpoint& endpoint) {
       continue;
     }
     const int on = 1;
-    setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (bind(socket.fd(), a->ai_addr, a->ai_addrlen) == 0 && listen(socket.fd(), 64) == 0) return socket;
+    setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(socket.get(), a->ai_addr, a->ai_addrlen) == 0 && listen(socket.get(), 64) == 0) return socket;
     reason = system_error(errno);
   }
   throw Error(ErrorKind::link, "cannot listen for the other ranks on " + endpoint.text() + ": " + reason,
@@ -130,7 +114,7 @@ Socket listen_on(const Endpoint& endpoint) {
 int local_port(const Socket& socket) {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
-  if (getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &length) != 0) return 0;
+  if (getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) return 0;
   if (address.ss_family == AF_INET6) return ntohs(reinterpret_cast<sockaddr_in6&>(address).sin6_port);
   return ntohs(reinterpret_cast<sockaddr_in&>(address).sin_port);
 }
@@ -139,7 +123,7 @@ std::string local_address(const Socket& socket) {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
   char host[NI_MAXHOST] = "";
-  if (getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
+  if (getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
       getnameinfo(reinterpret_cast<sockaddr*>(&address), length, host, sizeof host, nullptr, 0, NI_NUMERICHOST) != 0)
     throw Error(ErrorKind::link, "the local address of a connection between ranks cannot be read");
   return host;
@@ -154,18 +138,18 @@ std::optional<Socket> try_connect(const Endpoint& endpoint, Milliseconds timeout
       reason = system_error(errno);
       continue;
     }
-    if (connect(socket.fd(), a->ai_addr, a->ai_addrlen) == 0) return socket;
+    if (connect(socket.get(), a->ai_addr, a->ai_addrlen) == 0) return socket;
     if (errno != EINPROGRESS) {
       reason = system_error(errno);
       continue;
     }
-    if (!wait_for(socket.fd(), POLLOUT, deadline)) {
+    if (!wait_for(socket.get(), POLLOUT, deadline)) {
       reason = "no answer";
       continue;
     }
     int code = 0;
     socklen_t length = sizeof code;
-    getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &code, &length);
+    getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &code, &length);
     if (code == 0) return socket;
     reason = system_error(code);
   }
@@ -173,15 +157,15 @@ std::optional<Socket> try_connect(const Endpoint& endpoint, Milliseconds timeout
 }
 
 ControlLink::ControlLink(Socket socket) : socket_(std::move(socket)) {
-  set_blocking(socket_.fd(), false);
+  set_blocking(socket_.get(), false);
   const int on = 1;
-  setsockopt(socket_.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
 bool ControlLink::receive() {
   char buffer[4096];
   while (!closed_) {
-    const ssize_t got = recv(socket_.fd(), buffer, sizeof buffer, 0);
+    const ssize_t got = recv(socket_.get(), buffer, sizeof buffer, 0);
     if (got > 0) {
       inbox_.append(buffer, static_cast<size_t>(got));
       if (inbox_.size() > kMaxPayload + kFrameHeader) break;  // enough for a frame: the caller takes it first
@@ -219,11 +203,11 @@ bool ControlLink::send(FrameType type, std::string_view payload, Milliseconds pa
   bytes += payload;
   const Deadline deadline = std::chrono::steady_clock::now() + patience;
   for (size_t sent = 0; sent < bytes.size();) {
-    const ssize_t put = ::send(socket_.fd(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+    const ssize_t put = ::send(socket_.get(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
     if (put > 0) {
       sent += static_cast<size_t>(put);
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      if (!wait_for(socket_.fd(), POLLOUT, deadline)) return false;
+      if (!wait_for(socket_.get(), POLLOUT, deadline)) return false;
     } else if (errno != EINTR) {
       return false;
     }
@@ -234,7 +218,7 @@ bool ControlLink::send(FrameType type, std::string_view payload, Milliseconds pa
 std::optional<Frame> ControlLink::wait(Deadline deadline) {
   while (true) {
     if (auto frame = next()) return frame;
-    if (closed_ || !wait_for(socket_.fd(), POLLIN, deadline)) return std::nullopt;
+    if (closed_ || !wait_for(socket_.get(), POLLIN, deadline)) return std::nullopt;
     receive();
   }
 }

@@ -6,28 +6,14 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/common/file.h"
+
 namespace tandem::comm {
 
 using Milliseconds = std::chrono::milliseconds;
 using Deadline = std::chrono::steady_clock::time_point;
 
-/// A file descriptor of a socket, closed with its owner.
-class Socket {
- public:
-  Socket() = default;
-  explicit Socket(int fd) : fd_(fd) {}
-  Socket(Socket&& other) noexcept : fd_(other.release()) {}
-  Socket& operator=(Socket&& other) noexcept;
-  ~Socket() { close(); }
-
-  int fd() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
-  int release();
-  void close();
-
- private:
-  int fd_ = -1;
-};
+using Socket = FileDescriptor;
 
 struct Endpoint {
   std::string host;  ///< name or numeric address, without brackets

@@ -90,20 +90,20 @@ std::optional<Error> PeerWatch::lost(std::chrono::milliseconds patience) const {
 
 void PeerWatch::wake() const {
   const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t put = write(wake_.fd(), &one, sizeof one);
+  [[maybe_unused]] const ssize_t put = write(wake_.get(), &one, sizeof one);
 }
 
 void PeerWatch::run() {
   const auto interval = std::clamp(peer_timeout_ / 8, std::chrono::milliseconds(50), std::chrono::milliseconds(1000));
   auto next_beat = Clock::now();
   while (true) {
-    std::vector<pollfd> entries{{wake_.fd(), POLLIN, 0}};
+    std::vector<pollfd> entries{{wake_.get(), POLLIN, 0}};
     for (const auto& [rank, peer] : peers_)
-      if (!peer.gone) entries.push_back({peer.link.socket().fd(), POLLIN, 0});
+      if (!peer.gone) entries.push_back({peer.link.socket().get(), POLLIN, 0});
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(next_beat - Clock::now()).count();
     poll(entries.data(), entries.size(), static_cast<int>(std::clamp<int64_t>(left, 0, 1000)));
     uint64_t drained = 0;
-    [[maybe_unused]] const ssize_t got = read(wake_.fd(), &drained, sizeof drained);
+    [[maybe_unused]] const ssize_t got = read(wake_.get(), &drained, sizeof drained);
 
     bool send_stop = false;
     {

@@ -137,9 +137,9 @@ class Host {
   }
 
   void poll_once() {
-    std::vector<pollfd> entries{{listener_.fd(), POLLIN, 0}};
-    for (const auto& [rank, link] : joined_) entries.push_back({link.socket().fd(), POLLIN, 0});
-    for (const Stranger& stranger : strangers_) entries.push_back({stranger.link.socket().fd(), POLLIN, 0});
+    std::vector<pollfd> entries{{listener_.get(), POLLIN, 0}};
+    for (const auto& [rank, link] : joined_) entries.push_back({link.socket().get(), POLLIN, 0});
+    for (const Stranger& stranger : strangers_) entries.push_back({stranger.link.socket().get(), POLLIN, 0});
     if (::poll(entries.data(), entries.size(), static_cast<int>(kStep.count())) <= 0) entries.front().revents = 0;
 
     for (auto it = joined_.begin(); it != joined_.end();) {
@@ -164,7 +164,7 @@ class Host {
   }
 
   void accept_one(Clock::time_point now) {
-    Socket socket(accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    Socket socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) return;
     ControlLink link(std::move(socket));
     if (link.send(FrameType::greeting, json{{"magic", kMagic}, {"protocol", kProtocol}}.dump(), Milliseconds(0)))

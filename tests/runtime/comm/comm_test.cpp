@@ -237,7 +237,7 @@ TEST_CASE("strangers, garbage and a rank taken twice are turned away while the g
   for (const std::string& garbage : {std::string("GET / HTTP/1.1\r\n\r\n"), std::string("\xff\xff\xff\xff\x02", 5),
                                      std::string("\0\0\0\0\x02", 5), std::string("\x02\0\0\0\x02[]", 7)}) {
     const comm::Socket socket = dial();
-    CHECK(write(socket.fd(), garbage.data(), garbage.size()) == static_cast<ssize_t>(garbage.size()));
+    CHECK(write(socket.get(), garbage.data(), garbage.size()) == static_cast<ssize_t>(garbage.size()));
   }
   GroupOptions stranger = options_for(1, 3, rendezvous);
   stranger.token = "other job";
