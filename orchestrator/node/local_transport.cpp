@@ -24,10 +24,10 @@ class LocalTransport : public NodeTransport {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
       throw Error(ErrorKind::node, std::string("cannot make a channel to the node helper: ") + std::strerror(errno));
-    channel_ = Descriptor(ends[0]);
-    const Descriptor theirs(ends[1]);
+    channel_ = FileDescriptor(ends[0]);
+    const FileDescriptor theirs(ends[1]);
     // An anonymous file rather than a pipe: nobody has to keep reading it, so the helper can never block on it.
-    stderr_ = Descriptor(memfd_create("node-helper-stderr", MFD_CLOEXEC));
+    stderr_ = FileDescriptor(memfd_create("node-helper-stderr", MFD_CLOEXEC));
     SpawnOptions options;
     options.argv = {executable.empty() ? own_executable() : executable, "node", "serve"};
     options.environment = own_environment();
@@ -83,8 +83,8 @@ class LocalTransport : public NodeTransport {
   }
 
  private:
-  Descriptor channel_;
-  Descriptor stderr_;
+  FileDescriptor channel_;
+  FileDescriptor stderr_;
   int pid_ = 0;
 };
 

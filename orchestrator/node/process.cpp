@@ -136,24 +136,11 @@ bool holds_socket(int pid, const std::set<std::string>& inodes) {
 
 }  // namespace
 
-Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
-  if (this != &other) {
-    reset();
-    fd_ = std::exchange(other.fd_, -1);
-  }
-  return *this;
-}
-
-void Descriptor::reset() {
-  if (fd_ >= 0) ::close(fd_);
-  fd_ = -1;
-}
-
-std::pair<Descriptor, Descriptor> make_pipe() {
+std::pair<FileDescriptor, FileDescriptor> make_pipe() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0)
     throw Error(ErrorKind::node, std::string("cannot make a pipe: ") + std::strerror(errno));
-  return {Descriptor(ends[0]), Descriptor(ends[1])};
+  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
 
 int spawn(const SpawnOptions& options) {
@@ -163,7 +150,7 @@ int spawn(const SpawnOptions& options) {
     throw Error(ErrorKind::launch, "program `" + options.argv[0] + "` is not on this machine", "",
                 "install it, or give its path");
 
-  Descriptor null(open("/dev/null", O_RDWR | O_CLOEXEC));
+  FileDescriptor null(open("/dev/null", O_RDWR | O_CLOEXEC));
   if (!null) throw Error(ErrorKind::node, std::string("cannot open /dev/null: ") + std::strerror(errno));
   const auto or_null = [&](int fd) { return fd >= 0 ? fd : null.get(); };
 
@@ -247,7 +234,7 @@ bool send_signal(const ProcessId& process, int signal) {
   if (process.pid <= 0) return false;
 #if defined(SYS_pidfd_open) && defined(SYS_pidfd_send_signal)
   // The descriptor holds on to the process: once it is seen to be the right one, it stays so.
-  const Descriptor handle(static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0)));
+  const FileDescriptor handle(static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0)));
   if (handle) {
     if (!is_alive(process)) return false;
     return syscall(SYS_pidfd_send_signal, handle.get(), signal, nullptr, 0) == 0;

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/common/file.h"
+
 namespace tandem::node {
 
 /// A process that cannot be mistaken for a later one: pids are reused, a pid with its start time is not.
@@ -70,24 +72,7 @@ struct PortOwner {
 };
 std::optional<PortOwner> port_owner(int port);
 
-/// Owns a file descriptor.
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept;
-  ~Descriptor() { reset(); }
-
-  int get() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
-  void reset();
-
- private:
-  int fd_ = -1;
-};
-
 /// Both ends of a pipe, closed on exec: {read end, write end}.
-std::pair<Descriptor, Descriptor> make_pipe();
+std::pair<FileDescriptor, FileDescriptor> make_pipe();
 
 }  // namespace tandem::node

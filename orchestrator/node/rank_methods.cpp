@@ -52,10 +52,9 @@ std::string port_sentence(const PortOwner& owner) {
 
 /// Private folders: specs hold environments, logs hold what users asked.
 void make_private_folder(const fs::path& folder) {
-  std::error_code failure;
-  fs::create_directories(folder, failure);
-  if (failure) throw Error(ErrorKind::node, "cannot make a folder: " + failure.message(), folder.string());
-  fs::permissions(folder, fs::perms::owner_all, failure);
+  make_folders(folder, ErrorKind::node);
+  std::error_code ignored;
+  fs::permissions(folder, fs::perms::owner_all, ignored);
 }
 
 /// Reads one line of a pipe, up to the limit. "" when none came.
@@ -117,7 +116,7 @@ json start(const Request& request, const std::string& executable) {
   options.environment = own_environment();
   options.stdout_fd = write_end.get();
   const int pid = spawn(options);
-  write_end.reset();
+  write_end.close();
   const std::string line = read_line(read_end.get(), kStartLimit);
   waitpid(pid, nullptr, 0);  // it forked at once; the supervisor itself is not our child
 

@@ -1,8 +1,5 @@
 #include "orchestrator/node/rank_state.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
@@ -12,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/common/error.h"
+#include "runtime/common/file.h"
 
 namespace tandem::node {
 namespace {
@@ -146,6 +144,8 @@ json to_json(const RankSpec& spec) {
           {"working_directory", spec.working_directory},
           {"log_folder", spec.log_folder},
           {"launch_key", spec.launch_key},
+          {"http_port", spec.http_port},
+          {"rendezvous_port", spec.rendezvous_port},
           {"ports", spec.ports},
           {"log_file_bytes", spec.log_file_bytes},
           {"log_files", spec.log_files},
@@ -169,6 +169,8 @@ RankSpec rank_spec_from_json(const json& j) {
     spec.working_directory = j.at("working_directory").get<std::string>();
     spec.log_folder = j.at("log_folder").get<std::string>();
     spec.launch_key = j.at("launch_key").get<std::string>();
+    spec.http_port = j.at("http_port").get<int>();
+    spec.rendezvous_port = j.at("rendezvous_port").get<int>();
     spec.ports = j.at("ports").get<std::vector<int>>();
     spec.log_file_bytes = j.at("log_file_bytes").get<int64_t>();
     spec.log_files = j.at("log_files").get<int>();
@@ -224,13 +226,13 @@ RankState rank_state_from_json(const json& j) {
 }
 
 void write_rank_spec(const fs::path& folder, const RankSpec& spec) {
-  write_file_atomically(rank_file(folder, spec.rank, kSpecSuffix), to_json(spec).dump(1));
+  write_file_atomic(rank_file(folder, spec.rank, kSpecSuffix), to_json(spec).dump(1), ErrorKind::node);
 }
 
 void write_rank_state(const fs::path& folder, const RankState& state) {
   // Log lines of strangers were made printable, so they are valid UTF-8; a reason may quote anything.
-  write_file_atomically(rank_file(folder, state.rank, ".state.json"),
-                        to_json(state).dump(1, ' ', false, json::error_handler_t::replace));
+  write_file_atomic(rank_file(folder, state.rank, ".state.json"),
+                    to_json(state).dump(1, ' ', false, json::error_handler_t::replace), ErrorKind::node);
 }
 
 RankSpec read_rank_spec(const fs::path& folder, int rank) {
@@ -328,25 +330,6 @@ RankStatus rank_status_from_json(const json& j) {
     status.rebooted = j.at("rebooted").get<bool>();
     return status;
   });
-}
-
-void write_file_atomically(const fs::path& path, std::string_view text) {
-  const std::string temporary = path.string() + ".new";
-  const auto fail = [&](const char* what) {
-    const int reason = errno;
-    ::unlink(temporary.c_str());
-    throw Error(ErrorKind::node, std::string(what) + ": " + std::strerror(reason), path.string(),
-                reason == ENOSPC ? "free some disk space there" : "");
-  };
-  const Descriptor file(open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (!file) fail("cannot write a state file");
-  while (!text.empty()) {
-    const ssize_t written = ::write(file.get(), text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) fail("cannot write a state file");
-    text.remove_prefix(static_cast<size_t>(written));
-  }
-  if (std::rename(temporary.c_str(), path.c_str()) != 0) fail("cannot replace a state file");
 }
 
 }  // namespace tandem::node

@@ -42,6 +42,7 @@ struct RankSpec {
   std::string working_directory;
   std::string log_folder;
   std::string launch_key;  ///< of the plan it belongs to: tells "already running" from "something else is running"
+  int http_port = 0, rendezvous_port = 0;  ///< of the job; informative
   std::vector<int> ports;  ///< that it listens on: found in use, the start is refused; proved free after a stop
 
   int64_t log_file_bytes = int64_t{16} << 20;
@@ -124,8 +125,5 @@ struct RankStatus {
 RankStatus observe_rank(const std::filesystem::path& job_folder, int rank);
 nlohmann::json to_json(const RankStatus& status);
 RankStatus rank_status_from_json(const nlohmann::json& json);
-
-/// Replaces a file in one step, mode 0600. @throws Error  kind `node`
-void write_file_atomically(const std::filesystem::path& path, std::string_view text);
 
 }  // namespace tandem::node

@@ -54,7 +54,7 @@ std::vector<std::string> last_lines_of_file(const std::string& path, int count) 
 
 RotatingLog::RotatingLog(std::string path, int64_t file_bytes, int files)
     : path_(std::move(path)), file_bytes_(std::max<int64_t>(file_bytes, 1)), files_(std::max(files, 1)) {
-  file_ = Descriptor(open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  file_ = FileDescriptor(open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   if (!file_) throw Error(ErrorKind::node, "cannot write the log: " + std::string(std::strerror(errno)), path_);
   struct stat info {};
   if (fstat(file_.get(), &info) == 0) size_ = info.st_size;
@@ -100,7 +100,7 @@ void RotatingLog::append(std::string_view bytes) {
 void RotatingLog::rotate() {
   for (int i = files_ - 1; i > 0; --i) std::rename(numbered(path_, i - 1).c_str(), numbered(path_, i).c_str());
   const int truncate = files_ == 1 ? O_TRUNC : 0;
-  Descriptor next(open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | truncate, 0600));
+  FileDescriptor next(open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | truncate, 0600));
   if (next) file_ = std::move(next);  // else go on in the renamed file: longer than asked, but nothing is lost
   size_ = 0;
   at_line_start_ = true;
@@ -122,7 +122,7 @@ LogFollower::LogFollower(std::string path, bool from_end) : path_(std::move(path
 }
 
 void LogFollower::reopen() {
-  file_ = Descriptor(open(path_.c_str(), O_RDONLY | O_CLOEXEC));
+  file_ = FileDescriptor(open(path_.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat info {};
   inode_ = file_ && fstat(file_.get(), &info) == 0 ? info.st_ino : 0;
 }

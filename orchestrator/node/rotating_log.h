@@ -27,7 +27,7 @@ class RotatingLog {
   std::string path_;
   int64_t file_bytes_;
   int files_;
-  Descriptor file_;
+  FileDescriptor file_;
   int64_t size_ = 0;
   int64_t lost_bytes_ = 0;
   bool at_line_start_ = true;
@@ -50,7 +50,7 @@ class LogFollower {
   bool read_available();
 
   std::string path_;
-  Descriptor file_;
+  FileDescriptor file_;
   uint64_t inode_ = 0;
   std::string partial_;
 };

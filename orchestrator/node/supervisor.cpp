@@ -70,7 +70,7 @@ class Supervisor {
     sigemptyset(&signals);
     for (const int s : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGCHLD}) sigaddset(&signals, s);
     sigprocmask(SIG_BLOCK, &signals, nullptr);
-    signals_ = Descriptor(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+    signals_ = FileDescriptor(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
     if (!signals_) throw Error(ErrorKind::node, std::string("cannot wait for signals: ") + std::strerror(errno));
     prctl(PR_SET_CHILD_SUBREAPER, 1);  // what the rank's processes leave behind becomes our child, not init's
     start_rank();
@@ -127,7 +127,7 @@ class Supervisor {
       const ssize_t bytes = read(output_.get(), block, sizeof block);
       if (bytes < 0) return;
       if (bytes == 0) {
-        output_.reset();
+        output_.close();
         return;
       }
       log_.write(std::string_view(block, static_cast<size_t>(bytes)));
@@ -174,7 +174,7 @@ class Supervisor {
     kill(-pid_, SIGKILL);
     const int unreaped = sweep_processes(spec_.token);
     drain_output();
-    output_.reset();
+    output_.close();
     int status = 0;
     waitpid(pid_, &status, 0);
     while (waitpid(-1, nullptr, WNOHANG) > 0) {
@@ -271,8 +271,8 @@ class Supervisor {
   RankSpec spec_;
   RotatingLog log_;
   RankState state_;
-  Descriptor signals_;
-  Descriptor output_;
+  FileDescriptor signals_;
+  FileDescriptor output_;
   int pid_ = 0;
   bool process_running_ = false;
   bool ready_once_ = false;
@@ -287,7 +287,7 @@ class Supervisor {
 };
 
 void redirect(int from, const fs::path& to, int flags) {
-  const Descriptor file(open(to.c_str(), flags | O_CLOEXEC, 0600));
+  const FileDescriptor file(open(to.c_str(), flags | O_CLOEXEC, 0600));
   if (file) dup2(file.get(), from);
 }
 

@@ -35,16 +35,16 @@ class PairTransport : public NodeTransport {
   std::string diagnostics() override { return ""; }
 
  private:
-  Descriptor fd_;
+  FileDescriptor fd_;
 };
 
 struct Pair {
-  Descriptor ours, theirs;
+  FileDescriptor ours, theirs;
   Pair() {
     int ends[2];
     REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
-    ours = Descriptor(ends[0]);
-    theirs = Descriptor(ends[1]);
+    ours = FileDescriptor(ends[0]);
+    theirs = FileDescriptor(ends[1]);
   }
   std::unique_ptr<NodeTransport> transport() { return std::make_unique<PairTransport>(dup(ours.get())); }
   void say(const std::string& text) { REQUIRE(write(theirs.get(), text.data(), text.size()) > 0); }

@@ -30,7 +30,7 @@ const std::string kTandem = std::string(TANDEM_BINARY_DIR) + "/bin/tandem";
 const std::string kFakeRuntime = std::string(TANDEM_BINARY_DIR) + "/tests/fake_runtime";
 
 int free_port() {
-  const Descriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const FileDescriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
