@@ -80,8 +80,8 @@ ComponentBits stored_bits(const Source& source) {
   std::array<double, kNumComponents> weights{}, bits{};
   for (const Module& module : source.table.modules()) {
     if (!module.quantizable) continue;
-    auto linear = source.pack.find_exl3(module.name);
-    if (!linear && !module.fused_name.empty()) linear = source.pack.find_exl3(module.fused_name);
+    auto linear = source.pack.find_exl3(module.name, false);
+    if (!linear && !module.fused_name.empty()) linear = source.pack.find_exl3(module.fused_name, false);
     const auto component = static_cast<size_t>(module.component);
     const auto elements = static_cast<double>(module.elements());
     weights[component] += elements;

@@ -141,7 +141,6 @@ void Pack::State::read_headers() {
     files[i].bytes = header.data_offset + header.data_bytes;
     if (tensors.size() + header.tensors.size() > kMaxTensors)
       refuse("the pack has more than " + std::to_string(kMaxTensors) + " tensors", folder);
-    tensors.reserve(tensors.size() + header.tensors.size());
     for (TensorInfo& info : header.tensors) {
       const int64_t offset = header.data_offset + info.begin;
       tensors.push_back({std::move(info), static_cast<int>(i), offset});
@@ -302,7 +301,7 @@ std::span<const std::byte> Pack::data(const PackTensor& tensor) const {
   return bytes.subspan(static_cast<size_t>(tensor.file_offset), static_cast<size_t>(tensor.info.bytes()));
 }
 
-std::optional<Exl3Linear> Pack::find_exl3(std::string_view module) const {
+std::optional<Exl3Linear> Pack::find_exl3(std::string_view module, bool read_marker) const {
   Exl3Linear linear{.module = std::string(module)};
   const PackTensor* mcg = nullptr;
   const PackTensor* mul1 = nullptr;
@@ -345,9 +344,9 @@ std::optional<Exl3Linear> Pack::find_exl3(std::string_view module) const {
   linear.codebook = mcg ? Codebook::mcg : mul1 ? Codebook::mul1 : Codebook::three_inst;
   if (const PackTensor* marker = mcg ? mcg : mul1) {
     const uint32_t expected = mcg ? kMcgMultiplier : kMul1Multiplier;
-    uint32_t value = 0;
+    uint32_t value = expected;
     if (marker->info.bytes() != sizeof(value)) wrong("the codebook marker is not one 32-bit number");
-    std::memcpy(&value, data(*marker).data(), sizeof(value));
+    if (read_marker) std::memcpy(&value, data(*marker).data(), sizeof(value));
     if (value != expected)
       wrong("the codebook marker is " + std::to_string(value) + ", expected " + std::to_string(expected));
   }

@@ -78,9 +78,11 @@ class Pack {
   std::span<const std::byte> data(const PackTensor& tensor) const;
 
   /// The linear stored under `module` as EXL3, or none when it has no trellis tensor.
+  /// @param read_marker  false leaves the codebook marker's value unread: what headers tell is enough for a plan or a
+  ///                     split, and 100,000 reads of 4 bytes, scattered over a pack that was just downloaded, take long
   /// @throws Error  kind `pack`: parts missing, shapes that contradict each other, an unknown rate, two codebook
   ///                markers, or a marker that is not the codebook's multiplier
-  std::optional<Exl3Linear> find_exl3(std::string_view module) const;
+  std::optional<Exl3Linear> find_exl3(std::string_view module, bool read_marker = true) const;
 
   /// Identity of the pack's content, 64 hex digits: sha256 over the text "tandem.pack/v1", config.json, and, for each
   /// weight file by name: name, size, header, and 16 blocks of 4 KiB spread evenly over the data. It costs a few reads

@@ -154,7 +154,7 @@ class TensorChecker {
     const std::string plain_name = first.has_weight_suffix ? stored_name + ".weight" : stored_name;
     const PackTensor* plain = pack_.find(plain_name);
     const std::optional<Exl3Linear> exl3 =
-        shape.size() == 2 ? pack_.find_exl3(stored_name) : std::optional<Exl3Linear>();
+        shape.size() == 2 ? pack_.find_exl3(stored_name, false) : std::optional<Exl3Linear>();
     if (plain && exl3) refuse(stored_name + " is stored twice, quantized and not");
     if (plain) check_plain(*plain, shape);
     if (exl3) check_exl3(*exl3, first, shape);

@@ -51,6 +51,7 @@ Slice slice_of(const StoredName& name, const TensorInfo& full, int world_size, i
 
 /// Checks that a pack (world_size 1) or a rank folder has every module of the table, each once, fused or not, with the
 /// shapes the config gives, outputs padded to 128 where quantized. Extra tensors are let through.
+/// Looks at headers only: codebook markers are checked by Pack::find_exl3 when a linear is loaded.
 /// @return       names of tensors that the model does not use
 /// @throws Error kind `pack`, naming the module, with both shapes
 std::vector<std::string> check_tensors(const Pack& pack, const ModuleTable& table, int world_size);
