@@ -63,8 +63,7 @@ PreparedPlan prepare_plan(const PlanOptions& options, const AskNodes& ask_nodes,
       options.offline ? assumed_facts(recipe, prepared.cluster) : ask_nodes(recipe, prepared.cluster, prepared.pack);
   prepared.plan = make_plan(recipe, prepared.cluster, prepared.facts, prepared.pack, options.offline);
   for (const Note& note : prepared.loaded.notes)
-    // A lock pins what the recipe leaves open.
-    if (!prepared.lock || note.text.find("not pinned") == std::string::npos) prepared.plan.notes.push_back(note.text);
+    if (!prepared.lock || !note.unpinned) prepared.plan.notes.push_back(note.text);
   return prepared;
 }
 

@@ -69,7 +69,7 @@ std::vector<std::string> runtime_arguments(const RankSettings& s) {
   add("--memory-floor", std::to_string(s.recipe.rank_floor_bytes[static_cast<size_t>(s.rank.rank)]));
   add("--model-name", s.recipe.model.name);
   add("--threads", std::to_string(s.threads));
-  add("--peer-timeout", decimal(std::chrono::duration<double>(engine.peer_timeout).count()));
+  add("--peer-timeout", std::to_string(std::chrono::ceil<std::chrono::seconds>(engine.peer_timeout).count()));
   if (engine.sampling.temperature) add("--temperature", decimal(*engine.sampling.temperature));
   if (engine.sampling.top_p) add("--top-p", decimal(*engine.sampling.top_p));
   if (engine.sampling.top_k) add("--top-k", std::to_string(*engine.sampling.top_k));

@@ -1,6 +1,7 @@
 #include "orchestrator/plan/stages.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "runtime/common/hash.h"
 #include "runtime/common/shard.h"
@@ -109,12 +110,18 @@ std::string launch_key(const Plan& plan) {
   return key.hex();
 }
 
-PlannedStage launch_stage(const Plan& plan, std::string key, bool running, bool any_job) {
+PlannedStage launch_stage(const Plan& plan, std::string key, bool running, const std::optional<RunningJob>& other) {
   const std::string ranks = count(plan.ranks.size(), "rank");
   PlannedStage stage{StageName::launch, std::move(key), running, "", 0};
-  stage.summary = running   ? ranks + (plan.ranks.size() == 1 ? " runs" : " run")
-                  : any_job ? "stop what runs with other settings, then start " + ranks
-                            : "start " + ranks;
+  if (running) {
+    stage.summary = ranks + (plan.ranks.size() == 1 ? " runs" : " run");
+  } else if (!other) {
+    stage.summary = "start " + ranks;
+  } else if (other->ready) {  // somebody may be using it
+    stage.summary = "it serves with other settings: `tandem down " + plan.recipe_name + "` first, then start " + ranks;
+  } else {
+    stage.summary = "stop what is left of an earlier start, then start " + ranks;
+  }
   return stage;
 }
 
@@ -158,15 +165,15 @@ std::vector<int> missing_rank_folders(const Plan& plan, const std::vector<NodeFa
 std::vector<PlannedStage> plan_stages(const Plan& plan, const Recipe& recipe, const std::vector<NodeFacts>& facts) {
   const std::string key = launch_key(plan);
   const std::vector<int> missing = plan.split ? missing_rank_folders(plan, facts) : std::vector<int>();
-  bool running = true, any_job = false;
+  bool running = true;
+  std::optional<RunningJob> job;
   for (size_t n = 0; n < plan.nodes.size(); ++n) {
     running = running && facts[n].job && facts[n].job->launch_key == key;
-    any_job = any_job || facts[n].job;
+    if (facts[n].job && (!job || facts[n].job->ready)) job = facts[n].job;
   }
   const bool ready = running && facts.front().job->ready;
   return {fetch_stage(plan, facts.front(), plan.split && missing.empty()), split_stage(plan, missing),
-          link_stage(plan, recipe, running), launch_stage(plan, key, running, any_job),
-          health_stage(recipe, key, ready)};
+          link_stage(plan, recipe, running), launch_stage(plan, key, running, job), health_stage(recipe, key, ready)};
 }
 
 }  // namespace tandem

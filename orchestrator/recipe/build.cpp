@@ -86,7 +86,7 @@ class RecipeBuilder {
     if (pack.path.empty() && !pinned)
       notes_.push_back(
           {"the pack is not pinned: `" + revision + "` may be another commit tomorrow; `tandem lock` pins it",
-           read_.where("pack.revision")});
+           read_.where("pack.revision"), true});
   }
 
   static std::string pack_path(const Value& path) {

@@ -116,7 +116,8 @@ class TreeBuilder : public YAML::EventHandler {
     refuse_anchor(mark, anchor);
     if (tag != "?" && tag != "!" && !tag.empty()) refuse_tag(mark, tag);
     if (!frames_.empty() && frames_.back().value.kind == Value::Kind::map && !frames_.back().have_key)
-      stop("a key must be a word", mark, "quote text that contains `[`, `{` or `?`");
+      stop("a key must be a word", mark,
+           "close the bracket that opens here, or quote a text that begins with `[`, `{` or `?`");
     if (frames_.size() >= kMaxDepth)
       stop("values are nested deeper than " + std::to_string(kMaxDepth) + " levels", mark, "no field is that deep");
     count(mark);

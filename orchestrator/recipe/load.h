@@ -21,6 +21,7 @@ struct LoadOptions {
 struct Note {
   std::string text;
   std::string where;
+  bool unpinned = false;  ///< says that the pack's revision may move, which a lock settles
 };
 
 /// One effective value and where it comes from, as `tandem show --origin` prints it.

@@ -246,7 +246,8 @@ TEST_CASE("what is true already is skipped, and when all of it is, nothing is to
   facts.job->ready = true;
   plan = plan_tiny({"engine.context=2k"}, facts, pack);
   CHECK(plan.status == PlanStatus::changes);
-  CHECK(says(plan.stage(StageName::launch).summary, "stop what runs with other settings"));
+  CHECK(says(plan.stage(StageName::launch).summary,
+             "it serves with other settings: `tandem down ling-tiny-3.64bpw` first"));
 }
 
 TEST_CASE("keys follow the content: another commit, another key; the same inputs, the same plan", "[plan]") {

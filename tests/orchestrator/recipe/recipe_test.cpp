@@ -186,7 +186,7 @@ TEST_CASE("an override that cannot be is refused by its name", "[recipe]") {
   CHECK(absent(report("name=other"), {"says what the recipe is"}) == "");
   CHECK(absent(report("engine.context"), {"--set needs KEY=VALUE"}) == "");
   CHECK(absent(report("health.probes[0].prompt=x"), {"set the whole list"}) == "");
-  CHECK(absent(report("engine.mtp={depth: 1"), {"not valid YAML"}) == "");
+  CHECK(absent(report("engine.mtp={depth: 1"), {"close the bracket"}) == "");
   CHECK(absent(report("model.name=-x"), {"expected a name"}) == "");
 }
 
