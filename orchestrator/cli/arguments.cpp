@@ -19,7 +19,8 @@ class CommandLine {
     app_.footer(
         "RECIPE is a file, or the name of one in recipes/. Results go to stdout, everything else to stderr.\n"
         "Exit codes: 0 done, 2 usage, recipe or plan, 3 fetch or split, 4 node or link, 5 launch or health,\n"
-        "130 interrupted, 1 internal; `plan` 10 when there is something to do; `status` 5 when a job has failed.");
+        "130 interrupted, 1 internal; `plan` 10 when there is something to do; `status` 5 when a job has failed or\n"
+        "the one asked for does not run.");
     app_.add_option("--cluster", a_.cluster, "Cluster file: addresses, users, folders (default: this machine)")
         ->type_name("FILE");
     app_.add_option("--set", a_.sets, "Override one value of recipe or cluster, e.g. engine.context=64k")
@@ -78,8 +79,7 @@ class CommandLine {
     recipe_command("plan", "Say what `up` would do; changes nothing")
         ->add_flag("--offline", a_.offline, "Ask neither hub nor nodes; assume the recipe's hardware");
     recipe_command("lock", "Write NAME.lock: every file of the pack with commit, size and sha256")
-        ->add_option("-o,--output", a_.output, "Where to write it (default: beside the recipe)")
-        ->type_name("FILE");
+        ->add_flag("--check", a_.check, "Write nothing; fail when the lock is missing or no longer true");
   }
 
   void add_job_commands() {
@@ -107,7 +107,8 @@ class CommandLine {
     mirror->add_option("--log", a_.log, "Write a line for every request here")->type_name("FILE");
     mirror->add_option("--limit", a_.limit, "Bytes a second over all connections, e.g. 50MiB")->type_name("BYTES");
     CLI::App* cache = command("cache", "Say what packs and rank folders take on this disk");
-    CLI::App* prune = cache->add_subcommand("prune", "Remove rank folders that no pack in the cache belongs to");
+    CLI::App* prune =
+        cache->add_subcommand("prune", "Remove rank folders that this version cannot use, and unfinished ones");
     prune->fallthrough();
     prune->add_flag("--yes", a_.yes, "Remove them; without it they are only listed");
   }

@@ -13,7 +13,7 @@ enum class ColorChoice { automatic, always, never };
 /// The command line as typed values. Every command reads what is its own; arguments.cpp says which that is.
 struct Arguments {
   std::string command;     ///< "up", "node", ...
-  std::string subcommand;  ///< of `node`: serve, supervise, probe; of `cache`: list, prune
+  std::string subcommand;  ///< of `node`: serve, supervise, probe; of `cache`: prune or ""
 
   // Global.
   std::optional<std::filesystem::path> cluster;
@@ -26,7 +26,7 @@ struct Arguments {
   std::string recipe;    ///< file or name; of `status`, `logs` and `down` also a job's name; "" when left out
   bool origin = false;   ///< show
   bool offline = false;  ///< plan
-  std::string output;    ///< lock
+  bool check = false;    ///< lock
   bool verify = false;   ///< fetch: hash what is there, too
   bool follow = false;   ///< logs
   int lines = 50;        ///< logs

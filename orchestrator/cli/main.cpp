@@ -6,8 +6,9 @@
 #include <vector>
 
 #include "orchestrator/cli/arguments.h"
+#include "orchestrator/cli/commands.h"
+#include "orchestrator/cli/console.h"
 #include "orchestrator/cli/interrupt.h"
-#include "orchestrator/cli/node_command.h"
 #include "runtime/common/error.h"
 #include "runtime/common/log.h"
 
@@ -17,14 +18,13 @@ using namespace tandem;
 
 int report(const Error& error, bool json) {
   if (json) {
-    nlohmann::ordered_json document = {{"schema_version", 1},
-                                       {"error",
-                                        {{"kind", error_kind_name(error.kind())},
-                                         {"what", error.what()},
-                                         {"where", error.where()},
-                                         {"fix", error.fix()}}},
-                                       {"exit_code", exit_code(error.kind())}};
-    std::cout << document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
+    cli::print_json({{"schema_version", 1},
+                     {"error",
+                      {{"kind", error_kind_name(error.kind())},
+                       {"what", error.what()},
+                       {"where", error.where()},
+                       {"fix", error.fix()}}},
+                     {"exit_code", exit_code(error.kind())}});
   } else {
     std::cout.flush();
     std::cerr << error.report();
@@ -33,10 +33,25 @@ int report(const Error& error, bool json) {
 }
 
 int run(const cli::Arguments& arguments) {
-  init_logging(arguments.verbose ? LogLevel::debug : LogLevel::warn);
-  if (arguments.command == "node") return cli::run_node(arguments);
+  init_logging(arguments.verbose ? LogLevel::debug : arguments.quiet ? LogLevel::error : LogLevel::warn);
+  const std::string& command = arguments.command;
+  if (command == "node") return cli::run_node(arguments);
   const cli::Interrupts interrupts;
-  return 0;
+  if (command == "validate") return cli::run_validate(arguments);
+  if (command == "show") return cli::run_show(arguments);
+  if (command == "plan") return cli::run_plan(arguments, interrupts);
+  if (command == "lock") return cli::run_lock(arguments, interrupts);
+  if (command == "fetch") return cli::run_fetch(arguments, interrupts);
+  if (command == "split") return cli::run_split(arguments, interrupts);
+  if (command == "link") return cli::run_link(arguments, interrupts);
+  if (command == "up") return cli::run_up(arguments, interrupts);
+  if (command == "status") return cli::run_status(arguments);
+  if (command == "logs") return cli::run_logs(arguments, interrupts);
+  if (command == "down") return cli::run_down(arguments);
+  if (command == "mirror") return cli::run_mirror(arguments, interrupts);
+  if (command == "cache") return cli::run_cache(arguments);
+  if (command == "version") return cli::run_version(arguments);
+  throw Error(ErrorKind::internal, "no function for the command `" + command + "`");
 }
 
 }  // namespace
