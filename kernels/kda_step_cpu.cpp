@@ -32,10 +32,12 @@ template <int64_t kVectors>
 HWY_INLINE void step(StateTile in, StateTile out, int64_t key_dim, const float* decay, const float* k, const float* v,
                      float beta, const float* q, float* o) {
   Vec recalled[kVectors];
+  TANDEM_UNROLL
   for (int64_t j = 0; j < kVectors; ++j) recalled[j] = zero();
   for (int64_t d = 0; d < key_dim; ++d) {
     const Vec decay_d = set(decay[d]);
     const Vec k_d = set(k[d]);
+    TANDEM_UNROLL
     for (int64_t j = 0; j < kVectors; ++j) {
       const Vec s = hn::Mul(load(in.data + d * in.stride + j * kLanes), decay_d);
       recalled[j] = hn::MulAdd(s, k_d, recalled[j]);
@@ -43,6 +45,7 @@ HWY_INLINE void step(StateTile in, StateTile out, int64_t key_dim, const float* 
   }
   Vec correction[kVectors];
   Vec read[kVectors];
+  TANDEM_UNROLL
   for (int64_t j = 0; j < kVectors; ++j) {
     correction[j] = hn::Mul(set(beta), hn::Sub(load(v + j * kLanes), recalled[j]));
     read[j] = zero();
@@ -51,6 +54,7 @@ HWY_INLINE void step(StateTile in, StateTile out, int64_t key_dim, const float* 
     const Vec decay_d = set(decay[d]);
     const Vec k_d = set(k[d]);
     const Vec q_d = set(q != nullptr ? q[d] : 0.0f);
+    TANDEM_UNROLL
     for (int64_t j = 0; j < kVectors; ++j) {
       // Decaying again costs less than a store and a load of the decayed tile.
       Vec s = hn::Mul(load(in.data + d * in.stride + j * kLanes), decay_d);
@@ -60,6 +64,7 @@ HWY_INLINE void step(StateTile in, StateTile out, int64_t key_dim, const float* 
     }
   }
   if (o == nullptr) return;
+  TANDEM_UNROLL
   for (int64_t j = 0; j < kVectors; ++j) store(read[j], o + j * kLanes);
 }
 

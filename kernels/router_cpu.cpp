@@ -27,23 +27,29 @@ inline constexpr int64_t kExperts = 4;  // rows of the weight that share a load 
 template <FloatFormat kFormat, int64_t kCount>
 HWY_INLINE void dot(const RouterArgs& a, int64_t expert, const float* x, float* logits) {
   Vec sums[kCount][kSumVectors];
+  TANDEM_UNROLL
   for (int64_t e = 0; e < kCount; ++e) {
+    TANDEM_UNROLL
     for (int64_t j = 0; j < kSumVectors; ++j) sums[e][j] = zero();
   }
   for (int64_t i = 0; i < a.hidden_size; i += kSums) {
+    TANDEM_UNROLL
     for (int64_t j = 0; j < kSumVectors; ++j) {
       const int64_t at = i + j * kLanes;
       const int64_t n = a.hidden_size - at;
       if (n <= 0) break;
       const Vec x_j = load(x + at, n);
+      TANDEM_UNROLL
       for (int64_t e = 0; e < kCount; ++e) {
         const Vec w = load_as<kFormat>(a.weight, (expert + e) * a.hidden_size + at, n);
         sums[e][j] = mul_add<Rounding::portable>(w, x_j, sums[e][j]);
       }
     }
   }
+  TANDEM_UNROLL
   for (int64_t e = 0; e < kCount; ++e) {
     HWY_ALIGN float sum[kSums];
+    TANDEM_UNROLL
     for (int64_t j = 0; j < kSumVectors; ++j) store(sums[e][j], sum + j * kLanes);
     for (int64_t half = kSums / 2; half > 0; half /= 2) {
       for (int64_t i = 0; i < half; ++i) sum[i] += sum[i + half];

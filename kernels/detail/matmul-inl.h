@@ -32,23 +32,30 @@ template <int64_t kRows, int64_t kVectors, Into kInto, FloatFormat kFormat>
 HWY_INLINE void multiply_tile(int64_t depth, Strided a, const void* b, int64_t b_first, int64_t b_stride, float* c,
                               int64_t c_stride) {
   Vec sums[kRows][kVectors];
+  TANDEM_UNROLL
   for (int64_t i = 0; i < kRows; ++i) {
+    TANDEM_UNROLL
     for (int64_t j = 0; j < kVectors; ++j) {
       sums[i][j] = kInto == Into::overwrite ? zero() : load(c + i * c_stride + j * kLanes);
     }
   }
   for (int64_t k = 0; k < depth; ++k) {
     Vec row[kVectors];
+    TANDEM_UNROLL
     for (int64_t j = 0; j < kVectors; ++j) row[j] = load_as<kFormat>(b, b_first + k * b_stride + j * kLanes);
+    TANDEM_UNROLL
     for (int64_t i = 0; i < kRows; ++i) {
       const Vec factor = set(a.at(i, k));
+      TANDEM_UNROLL
       for (int64_t j = 0; j < kVectors; ++j) {
         sums[i][j] = kInto == Into::subtract ? hn::NegMulAdd(factor, row[j], sums[i][j])
                                              : hn::MulAdd(factor, row[j], sums[i][j]);
       }
     }
   }
+  TANDEM_UNROLL
   for (int64_t i = 0; i < kRows; ++i) {
+    TANDEM_UNROLL
     for (int64_t j = 0; j < kVectors; ++j) store(sums[i][j], c + i * c_stride + j * kLanes);
   }
 }
@@ -88,18 +95,25 @@ template <int64_t kRows, int64_t kColumns, FloatFormat kFormat>
 HWY_INLINE void dot_tile(int64_t depth, const float* a, int64_t a_stride, const void* b, int64_t b_first,
                          int64_t b_stride, float* c, int64_t c_row_stride, int64_t c_column_stride) {
   Vec sums[kRows][kColumns];
+  TANDEM_UNROLL
   for (int64_t i = 0; i < kRows; ++i) {
+    TANDEM_UNROLL
     for (int64_t j = 0; j < kColumns; ++j) sums[i][j] = zero();
   }
   for (int64_t k = 0; k < depth; k += kLanes) {
     Vec column[kColumns];
+    TANDEM_UNROLL
     for (int64_t j = 0; j < kColumns; ++j) column[j] = load_as<kFormat>(b, b_first + j * b_stride + k);
+    TANDEM_UNROLL
     for (int64_t i = 0; i < kRows; ++i) {
       const Vec row = load(a + i * a_stride + k);
+      TANDEM_UNROLL
       for (int64_t j = 0; j < kColumns; ++j) sums[i][j] = hn::MulAdd(row, column[j], sums[i][j]);
     }
   }
+  TANDEM_UNROLL
   for (int64_t i = 0; i < kRows; ++i) {
+    TANDEM_UNROLL
     for (int64_t j = 0; j < kColumns; ++j) c[i * c_row_stride + j * c_column_stride] = sum_lanes(sums[i][j]);
   }
 }

@@ -12,6 +12,7 @@
 #include <limits>
 
 #include "hwy/highway.h"
+#include "kernels/detail/simd_targets.h"
 #include "kernels/float_format.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -96,14 +97,14 @@ HWY_INLINE Vec mul_add(Vec a, Vec b, Vec c) {
 }
 
 /// e^x within 2 ulp: x = n ln 2 + r, then a polynomial in r (the one of Cephes' expf) and a scaling by 2^n in two
-/// steps, since 2^128 has no place in the exponent. Results below the smallest normal number become 0: subnormals are
-/// slow, and no sum here notices them. NaN stays NaN.
+/// steps, since 2^128 has no place in the exponent. Results below e^-87, next to the smallest normal number, become 0:
+/// subnormals are slow, and no sum here notices them. NaN stays NaN.
 template <Rounding kRounding = Rounding::fastest>
 HWY_INLINE Vec exp(Vec x) {
   const hn::RebindToSigned<Floats> di;
   const auto is_nan = hn::IsNaN(x);
-  const auto vanishes = hn::Lt(x, set(-87.3365f));
-  const Vec in_range = hn::Min(hn::Max(hn::IfThenZeroElse(is_nan, x), set(-87.3365f)), set(89.0f));
+  const auto vanishes = hn::Lt(x, set(-87.0f));
+  const Vec in_range = hn::Min(hn::Max(hn::IfThenZeroElse(is_nan, x), set(-87.0f)), set(89.0f));
   const Vec n = hn::Round(hn::Mul(in_range, set(1.44269504088896341f)));
   Vec r = mul_add<kRounding>(n, set(-0.693359375f), in_range);  // exact: the factor has 9 bits
   r = mul_add<kRounding>(n, set(2.12194440e-4f), r);
@@ -136,6 +137,7 @@ HWY_INLINE float sum_of_squares(const float* x, int64_t n) {
   Vec sums[4] = {zero(), zero(), zero(), zero()};
   int64_t i = 0;
   for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
+    TANDEM_UNROLL
     for (int64_t j = 0; j < 4; ++j) {
       const Vec v = load(x + i + j * kLanes);
       sums[j] = hn::MulAdd(v, v, sums[j]);
