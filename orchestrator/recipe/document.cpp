@@ -154,10 +154,13 @@ class TreeBuilder : public YAML::EventHandler {
     Frame& frame = frames_.back();
     if (key.kind != Value::Kind::scalar) stop("a key is missing before `:`", mark, "write `key: value`");
     if (key.text == "<<") stop("YAML merge keys (<<) are not read", mark, "share values through `extends`");
-    for (const Entry& entry : frame.value.entries)
-      if (entry.key == key.text)
-        problems_.add("the key `" + one_line(key.text, 60) + "` is given twice", place(mark).text(),
-                      "keep one of the two; the first is at line " + std::to_string(entry.place.line));
+    for (const Entry& entry : frame.value.entries) {
+      if (entry.key != key.text) continue;
+      problems_.add("the key `" + one_line(key.text, 60) + "` is given twice", place(mark).text(),
+                    "keep one of the two; the first is at line " + std::to_string(entry.place.line));
+      break;
+    }
+    if (problems_.full()) throw StopReading();
     frame.key = key.text;
     frame.key_place = place(mark);
     frame.have_key = true;
