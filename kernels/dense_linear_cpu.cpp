@@ -38,7 +38,7 @@ constexpr int64_t kChunkRows = 32;     // 16 KiB of sums
 template <FloatFormat kFormat>
 HWY_INLINE Vec load_weights(const std::byte* row, int64_t index, int64_t count) {
   constexpr int64_t kBytes = float_format_bytes(kFormat);
-  if (HWY_LIKELY(count >= kLanes)) return load_as<kFormat>(row + index * kBytes, 0);
+  if (kLanes == 1 || HWY_LIKELY(count >= kLanes)) return load_as<kFormat>(row + index * kBytes, 0);
   HWY_ALIGN std::byte buffer[kLanes * kBytes] = {};
   std::memcpy(buffer, row + index * kBytes, static_cast<size_t>(count * kBytes));
   return load_as<kFormat>(buffer, 0);

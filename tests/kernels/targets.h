@@ -1,6 +1,6 @@
 #pragma once
 
-#include <hwy/highway.h>
+#include <hwy/targets.h>
 
 #include <cstdint>
 
