@@ -5,7 +5,9 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
+#include "orchestrator/fetch/mirror.h"
 #include "orchestrator/plan/commands.h"
 #include "runtime/common/error.h"
 #include "tests/catch.h"
@@ -115,6 +117,68 @@ TEST_CASE("lock of a folder hashes its files; --check finds a changed byte", "[l
   CHECK(lock->files[1].sha256 == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   folder.write("pack/tokenizer.json", "abd");
   CHECK_THROWS_WITH(lock_command(check, false, out), "the pack is no longer what the lock says");
+}
+
+/// The example packs behind the hub's protocol, until the end of the test.
+class ServedPacks {
+ public:
+  ServedPacks() : mirror_(options()), thread_([this] { mirror_.serve(); }) {}
+  ~ServedPacks() {
+    mirror_.stop();
+    thread_.join();
+  }
+  std::string endpoint() const { return mirror_.endpoint(); }
+
+ private:
+  static MirrorOptions options() {
+    MirrorOptions options;
+    options.root = fs::path(TANDEM_SOURCE_DIR) / "examples" / "packs";
+    options.port = 0;
+    options.quiet = true;
+    return options;
+  }
+  Mirror mirror_;
+  std::thread thread_;
+};
+
+TEST_CASE("lock pins what the hub has, and a plan with it needs no weights to know the sizes", "[lock]") {
+  const ServedPacks packs;
+  const Folder folder;
+  std::ifstream shipped(fs::path(TANDEM_SOURCE_DIR) / "recipes" / "ling-tiny-3.64bpw.yaml");
+  std::ostringstream text;
+  text << shipped.rdbuf();
+  const fs::path recipe = folder.write("tiny.yaml", text.str());
+  const LoadOptions load{
+      .recipe = recipe,
+      .cluster = {},
+      .sets = {"cluster.hub.endpoint=" + packs.endpoint(),
+               "cluster.nodes=[{name: local, folders: {hub: " + (folder.path() / "hub").string() + "}}]"}};
+  std::ostringstream out;
+  lock_command({.load = load, .check = false}, false, out);
+  lock_command({.load = load, .check = true}, false, out);
+  CHECK(out.str().find("tandem/ling-tiny-exl3-3.64bpw at ") != std::string::npos);
+
+  const AskNodes ask = [](const Recipe&, const Cluster&, const PackFacts&) {
+    NodeFacts facts;
+    facts.name = "local";
+    facts.memory_available_bytes = int64_t{4} << 30;
+    facts.hub_cache = "/hub";
+    facts.ranks_folder = "/ranks";
+    facts.runtime_program = "/usr/bin/tandem-runtime";
+    return std::vector<NodeFacts>{facts};
+  };
+  const PreparedPlan prepared = prepare_plan({.load = load, .offline = false}, ask);
+  REQUIRE(prepared.lock);
+  const Plan& plan = prepared.plan;
+  CHECK(plan.status == PlanStatus::changes);
+  CHECK(plan.pack_revision == prepared.lock->commit);
+  CHECK(plan.files == prepared.lock->files);
+  CHECK(plan.notes.empty());  // the lock pins what the recipe leaves open
+  // config.json came from the hub, so memory is known before a weight is downloaded: the estimate is near the download.
+  CHECK(plan.weights_estimated);
+  CHECK(static_cast<double>(plan.weights.total_bytes) == Approx(14'772'620.0).epsilon(0.05));
+  CHECK(plan.largest_context_tokens == 4096);
+  CHECK(plan.ranks[0].memory_known);
 }
 
 TEST_CASE("plan --offline needs no machine, no server and no clock", "[plan]") {
