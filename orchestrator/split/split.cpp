@@ -295,15 +295,16 @@ class Splitter {
   std::exception_ptr failure_;  // under mutex_
 };
 
-/// True when the folder is whole and of this pack. A damaged or foreign one is only noted: the split replaces it.
-bool is_there(const fs::path& folder, const ManifestExpectation& expected) {
+/// True when the folder is whole and of this pack. A damaged or foreign one is no error: the split replaces it.
+bool is_there(const fs::path& folder, const ManifestExpectation& expected, bool warn) {
   if (!is_rank_folder(folder)) return false;
   try {
     check_manifest(folder, read_manifest(folder, false), expected);
     remove_left_journal(folder);
     return true;
   } catch (const Error& e) {
-    log_warn("rank folder cannot be used and is written anew", {{"folder", folder.string()}, {"reason", e.what()}});
+    if (warn)
+      log_warn("rank folder cannot be used and is written anew", {{"folder", folder.string()}, {"reason", e.what()}});
     return false;
   }
 }
@@ -330,14 +331,14 @@ SplitResult split_pack(const SplitOptions& options, const std::function<void(con
     const fs::path folder = rank_folder_path(options.ranks_folder, key, options.world_size, rank);
     const ManifestExpectation expected{.world_size = options.world_size, .rank = rank, .pack_hash = hash};
     SplitResult::Rank outcome{.rank = rank, .folder = folder};
-    outcome.already_there = is_there(folder, expected);
+    outcome.already_there = is_there(folder, expected, true);
     if (!outcome.already_there) {
       const std::string identity = "tandem.split-journal/v1 " + hash + " layout " +
                                    std::to_string(kSplitLayoutVersion) + " rank " + std::to_string(rank) + " of " +
                                    std::to_string(options.world_size);
       auto partial = std::make_unique<PartialFolder>(folder, identity);
       // Another process may have finished it while we waited for the folder.
-      outcome.already_there = is_there(folder, expected);
+      outcome.already_there = is_there(folder, expected, false);
       if (outcome.already_there) {
         partial->discard();
       } else {

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -241,6 +242,25 @@ TEST_CASE("a disk without the room for it is refused before anything is written"
   CHECK(message.starts_with("the rank folders need "));
   CHECK(message.find("stay in reserve") != std::string::npos);
   for (const auto& entry : fs::recursive_directory_iterator(temp / "ranks")) CHECK(fs::is_directory(entry));
+}
+
+TEST_CASE("a disk that fills up during the split leaves nothing half-visible, and room lets it go on", "[split]") {
+  TemporaryFolder temp;
+  fs::create_directory(temp / "small");
+  if (::mount("tmpfs", (temp / "small").c_str(), "tmpfs", 0, "size=12m") != 0) TANDEM_SKIP("needs the right to mount");
+  struct Unmount {
+    fs::path path;
+    ~Unmount() { ::umount2(path.c_str(), MNT_DETACH); }
+  } unmount{temp / "small"};
+  SplitOptions options = options_for(kPacks / kTinyPacks[0], temp / "small");
+  options.disk_reserve_bytes = -(int64_t{1} << 30);  // as if the room had gone after the check
+  CHECK(message_of([&] { split_pack(options); }) == "the disk is full");
+  for (const auto& entry : fs::recursive_directory_iterator(temp / "small")) {
+    CHECK_FALSE(is_rank_folder(entry.path()));
+    CHECK((entry.is_directory() || entry.path().extension() != ".partial"));
+  }
+  REQUIRE(::mount("tmpfs", (temp / "small").c_str(), "tmpfs", MS_REMOUNT, "size=64m") == 0);
+  CHECK(compare_split(options.pack_folder, folders(split_pack(options))) == "");
 }
 
 TEST_CASE("two splits of one rank at the same time: the second says so", "[split]") {
