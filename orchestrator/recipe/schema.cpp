@@ -64,16 +64,25 @@ class SchemaWriter {
  public:
   explicit SchemaWriter(Document document) : document_(document) {}
 
+  /// A recipe that extends another may leave anything to it, so only what is whole by itself, the items of lists and a
+  /// recipe without a base, has required keys here; the parser looks at the merged recipe.
   Json map(const std::string& path) const {
+    const bool whole = path.ends_with("[]") || path.empty();
     Json properties = Json::object(), required = Json::array();
     for (const std::string& key : keys_below(document_, path)) {
       const std::string below = path.empty() ? key : path + "." + key;
       const Field& field = *find_field(document_, below);
       properties[key] = any(field);
-      if (field.required) required.push_back(key);
+      if (field.required && whole) required.push_back(key);
     }
     Json schema = {{"type", "object"}, {"additionalProperties", false}};
-    if (!required.empty()) schema["required"] = required;
+    if (path.empty() && document_ == Document::recipe) {
+      schema["if"] = {{"required", Json::array({"extends"})}};
+      schema["then"] = {{"required", Json::array({"schema", "name"})}};
+      schema["else"] = {{"required", required}};
+    } else if (!required.empty()) {
+      schema["required"] = required;
+    }
     schema["properties"] = properties;
     return schema;
   }
