@@ -232,7 +232,7 @@ std::unique_ptr<LingPack> LingPack::load(const LingPackOptions& options) {
   std::string pack_hash = check_folder(options, pack);
   auto parts = std::make_unique<Parts>(std::move(pack), std::move(config), options);
   parts->pack_hash = std::move(pack_hash);
-  check_tensors(parts->pack, parts->table, options.world_size, options.rank);
+  check_tensors(parts->pack, parts->table, options.world_size);
   parts->weights = Assembler(parts->config, parts->reader, options.world_size, options.rank).assemble(options.with_mtp);
   parts->bytes_per_decode = decode_bytes(parts->weights, parts->config);
   if (options.progress) options.progress(1.0);
