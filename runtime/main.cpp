@@ -84,7 +84,7 @@ void run_score_command(const ScoreFlags& flags) {
   const std::unique_ptr<Communicator> communicator =
       join_ranks(model_flags, {{"command", "score"}, {"mtp", flags.options.mtp ? "on" : "off"}}, interrupted);
   const std::unique_ptr<Model> model = Model::load(options, *communicator);
-  const ScoreSummary summary = score(*model, *communicator, std::move(sequences), score_options);
+  const ScoreSummary summary = score(*model, std::move(sequences), score_options);
   if (model_flags.rank != 0) return;
   char text[160];
   std::snprintf(text, sizeof text, "%lld sequences, %lld tokens predicted, mean negative log-likelihood %.4f\n",

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "kernels/logits.h"
+#include "runtime/comm/communicator.h"
 #include "runtime/common/error.h"
 #include "runtime/common/file.h"
 #include "runtime/common/safetensors.h"
@@ -200,8 +201,8 @@ std::vector<std::vector<int32_t>> read_token_lines(const std::filesystem::path& 
   return sequences;
 }
 
-ScoreSummary score(Model& model, Communicator& communicator, std::vector<std::vector<int32_t>> sequences,
-                   const ScoreOptions& options) {
+ScoreSummary score(Model& model, std::vector<std::vector<int32_t>> sequences, const ScoreOptions& options) {
+  Communicator& communicator = model.communicator();
   bool logits = options.logits;
   bool mtp = options.mtp;
   sequences = share_sequences(communicator, std::move(sequences), logits, mtp);

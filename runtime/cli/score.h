@@ -5,7 +5,6 @@
 #include <functional>
 #include <vector>
 
-#include "runtime/comm/communicator.h"
 #include "runtime/model/model.h"
 
 namespace tandem {
@@ -42,7 +41,6 @@ struct ScoreSummary {
 ///   logits.N        fp32  [len, vocab]     with `logits`
 ///   mtp_logits.N    fp32  [len - 1, vocab] with `mtp`: row i from (hidden i, token i + 1)
 /// Collective: all ranks call it; rank 0's sequences and options count, and rank 0 writes.
-ScoreSummary score(Model& model, Communicator& communicator, std::vector<std::vector<int32_t>> sequences,
-                   const ScoreOptions& options);
+ScoreSummary score(Model& model, std::vector<std::vector<int32_t>> sequences, const ScoreOptions& options);
 
 }  // namespace tandem

@@ -178,6 +178,9 @@ int Model::threads() const {
 const ModelOptions& Model::options() const {
   return parts_->options;
 }
+Communicator& Model::communicator() const {
+  return parts_->communicator;
+}
 const std::string& Model::pack_hash() const {
   return parts_->pack->pack_hash();
 }

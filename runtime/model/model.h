@@ -96,6 +96,7 @@ class Model {
   int threads() const;  ///< that work on a pass, on this rank
   const ModelOptions& options() const;
   ModelMemory memory() const;
+  Communicator& communicator() const;
   const std::string& pack_hash() const;  ///< identity of the whole pack
 
   std::unique_ptr<SequenceState> new_sequence();
