@@ -123,7 +123,7 @@ void check_switches(const Fields& f) {
   for (const char* key : {"value_norm", "up_proj_norm", "use_nGPT", "use_mla_nope", "scale_router_input", "use_bias",
                           "use_qkv_bias", "mtp_use_kda", "use_kda_lora"})
     f.must_be(key, false);
-  for (const char* key : {"no_kda_lora", "linear_silu", "use_qk_norm"}) f.must_be(key, true);
+  for (const char* key : {"no_kda_lora", "linear_silu", "use_qk_norm", "rope_interleave"}) f.must_be(key, true);
   f.must_be("score_function", "sigmoid");
   f.must_be("scoring_func", "sigmoid");
   f.must_be("topk_method", "noaux_tc");
@@ -248,7 +248,6 @@ LingConfig parse_ling_config(std::string_view text, const std::string& where) {
   c.kda_safe_gate = f.boolean_or("kda_safe_gate", false);
   c.kda_lower_bound = f.number_or("kda_lower_bound", -5.0, -64.0, -1e-3);
   c.rope_theta = f.number("rope_theta", 1.0, 1e12);
-  c.rope_interleave = f.boolean_or("rope_interleave", true);
   c.rope_scaling = read_rope_scaling(f, where);
   if (c.rope_scaling && c.rope_scaling->original_max_position_embeddings == 0)
     c.rope_scaling->original_max_position_embeddings = c.max_position_embeddings;

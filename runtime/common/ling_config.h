@@ -41,7 +41,6 @@ struct LingConfig {
   int short_conv_kernel_size = 0;
   bool kda_safe_gate = true;
   double kda_lower_bound = -5.0;
-  bool linear_silu = true;
   // MLA
   std::optional<int64_t> q_lora_rank;  ///< none: queries come straight from q_proj
   int64_t kv_lora_rank = 0;
@@ -49,7 +48,6 @@ struct LingConfig {
   int64_t qk_rope_head_dim = 0;
   int64_t v_head_dim = 0;
   double rope_theta = 0;
-  bool rope_interleave = true;
   std::optional<YarnConfig> rope_scaling;
   // MoE
   int num_experts = 0;

@@ -88,6 +88,8 @@ TEST_CASE("configs of models that are not implemented are refused by name", "[li
   for (const char* key : {"value_norm", "up_proj_norm", "use_nGPT", "use_mla_nope", "scale_router_input", "use_bias",
                           "mtp_use_kda", "use_kda_lora", "use_qkv_bias"})
     CHECK(refusal(with(key, "true")) == "config.json: " + std::string(key) + " is true, this version knows only false");
+  CHECK(refusal(with("rope_interleave", "false")) ==
+        "config.json: rope_interleave is false, this version knows only true");
   CHECK(refusal(with("score_function", "\"softmax\"")) ==
         "config.json: score_function is \"softmax\", this version knows only \"sigmoid\"");
   CHECK(
