@@ -143,15 +143,13 @@ void check_fits(const SequenceCaches& caches, int64_t new_tokens) {
 
 std::unique_ptr<Model> Model::load(const ModelOptions& options, Communicator& communicator) {
   std::unique_ptr<Operations> operations = make_operations(options);
-  LingPackOptions pack_options{.folder = options.folder,
-                               .rank = communicator.rank(),
-                               .world_size = communicator.world_size(),
-                               .with_mtp = options.with_mtp,
-                               .progress = options.progress};
-  if (options.device != "cpu") {
-    pack_options.place = [&](std::span<const std::byte> weight) { return operations->place(weight); };
-  }
-  std::unique_ptr<LingPack> pack = LingPack::load(pack_options);
+  std::unique_ptr<LingPack> pack =
+      LingPack::load({.folder = options.folder,
+                      .rank = communicator.rank(),
+                      .world_size = communicator.world_size(),
+                      .with_mtp = options.with_mtp,
+                      .place = [&](std::span<const std::byte> weight) { return operations->place(weight); },
+                      .progress = options.progress});
   check_options(options, pack->config());
   return std::unique_ptr<Model>(
       new Model(std::make_unique<Parts>(options, communicator, std::move(operations), std::move(pack))));

@@ -17,9 +17,9 @@ struct LingPackOptions {
   int rank = 0;
   int world_size = 1;
   bool with_mtp = true;  ///< false: weights().mtp stays empty
-  /// Moves a tensor's bytes to where operations read them and returns their place there, which must stay valid as long
-  /// as the LingPack. Called once for each tensor. Empty: they are used where they are, in the mapping of the pack or
-  /// in host memory. This is where a device with its own memory takes the weights.
+  /// Told each tensor's bytes once; returns where operations shall read them: the same address to use them where they
+  /// are, in the mapping of the pack or in host memory, or a copy that lives as long as the LingPack. This is where a
+  /// device with its own memory takes the weights. Empty: all stay where they are.
   std::function<const std::byte*(std::span<const std::byte>)> place;
   /// Told the share of the weights that is ready, 0..1, on the calling thread.
   std::function<void(double)> progress;

@@ -74,14 +74,15 @@ const float* WeightReader::keep_floats(std::span<const float> values) {
 const std::byte* WeightReader::bytes_of(const PackTensor& tensor, int64_t alignment) {
   const std::span<const std::byte> bytes = pack_.data(tensor);
   report(static_cast<int64_t>(bytes.size()));
-  if (place_) {
-    copied_bytes_ += static_cast<int64_t>(bytes.size());
-    return place_(bytes);
-  }
   if (!is_aligned(bytes.data(), alignment)) return keep_copy(bytes);
+  const std::byte* placed = place_ ? place_(bytes) : bytes.data();
+  if (placed != bytes.data()) {
+    copied_bytes_ += static_cast<int64_t>(bytes.size());
+    return placed;
+  }
   touch_pages(bytes);
   mapped_bytes_ += static_cast<int64_t>(bytes.size());
-  return bytes.data();
+  return placed;
 }
 
 FloatFormat WeightReader::format_of(const PackTensor& tensor) const {
