@@ -33,7 +33,7 @@ TEST_CASE("version says what the build is and which options it accepts", "[progr
   const Output output = run("version --json");
   CHECK(output.exit_code == 0);
   const nlohmann::json json = nlohmann::json::parse(output.text);
-  CHECK(json.begin().value() == 1);
+  CHECK(output.text.find("{\n  \"schema_version\": 1,") == 0);
   CHECK(json.at("schema_version") == 1);
   CHECK(json.at("families") == nlohmann::json({"BailingMoeV3ForCausalLM"}));
   CHECK(json.at("devices") == nlohmann::json({"cpu"}));

@@ -1,8 +1,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <map>
-#include <mutex>
 
 #include "tests/catch.h"
 #include "tests/runtime/model/golden.h"
@@ -115,6 +113,7 @@ TEST_CASE("greedy continuations are the reference's, serial and drafted, on one 
   const int world_size = GENERATE(1, 2);
   CAPTURE(bits, world_size);
   const Golden golden(bits);
+  const size_t drafted_chats = world_size == 1 ? kChats : std::min<size_t>(kChats, 4);
   struct Result {
     std::vector<std::vector<int32_t>> serial;
     std::vector<Drafted> drafted;
@@ -124,7 +123,9 @@ TEST_CASE("greedy continuations are the reference's, serial and drafted, on one 
       const Golden::Chat& chat = golden.chats[i];
       const auto count = static_cast<int64_t>(chat.greedy_tokens.size());
       of_rank[rank].serial.push_back(test::generate_serial(model, chat.prompt_tokens, count));
-      of_rank[rank].drafted.push_back(test::generate_drafted(model, chat.prompt_tokens, count, chat.mtp_depth));
+      if (i < drafted_chats) {
+        of_rank[rank].drafted.push_back(test::generate_drafted(model, chat.prompt_tokens, count, chat.mtp_depth));
+      }
     }
   });
   for (int rank = 0; rank < world_size; ++rank) {
@@ -132,6 +133,7 @@ TEST_CASE("greedy continuations are the reference's, serial and drafted, on one 
       CAPTURE(rank, i);
       const Golden::Chat& chat = golden.chats[i];
       CHECK(of_rank[rank].serial[i] == chat.greedy_tokens);
+      if (i >= drafted_chats) continue;
       CHECK(of_rank[rank].drafted[i].tokens == chat.greedy_tokens);
       CHECK(of_rank[rank].drafted[i].rounds == chat.rounds);
       CHECK(of_rank[rank].drafted[i].accepted == chat.accepted);
