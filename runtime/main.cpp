@@ -13,6 +13,7 @@
 #include "runtime/cli/interrupt.h"
 #include "runtime/cli/model_flags.h"
 #include "runtime/cli/score.h"
+#include "runtime/cli/serve_command.h"
 #include "runtime/cli/version.h"
 #include "runtime/common/error.h"
 #include "runtime/common/ling_config.h"
@@ -127,7 +128,9 @@ int run(int argc, char** argv) {
 
   ScoreFlags score_flags;
   BenchFlags bench_flags;
+  ServeFlags serve_flags;
   bool version_json = false;
+  add_serve_flags(*app.add_subcommand("serve", "answers OpenAI's HTTP API (rank 0), or computes along"), serve_flags);
   add_score(app, score_flags);
   add_bench(app, bench_flags);
   CLI::App* version_command = app.add_subcommand("version", "what this build is and can do");
@@ -143,7 +146,10 @@ int run(int argc, char** argv) {
   const auto start_logging = [&](const ModelFlags& flags) {
     init_logging(quiet ? LogLevel::warn : LogLevel::info, "", flags.world_size > 1 ? flags.rank : -1);
   };
-  if (app.got_subcommand("score")) {
+  if (app.got_subcommand("serve")) {
+    start_logging(serve_flags.model);
+    run_serve(serve_flags);
+  } else if (app.got_subcommand("score")) {
     start_logging(score_flags.model);
     run_score_command(score_flags);
   } else if (app.got_subcommand("bench")) {

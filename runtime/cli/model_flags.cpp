@@ -1,6 +1,7 @@
 #include "runtime/cli/model_flags.h"
 
 #include <CLI/CLI.hpp>
+#include <cstdlib>
 
 #include "runtime/cli/version.h"
 #include "runtime/common/error.h"
@@ -48,9 +49,7 @@ ModelOptions model_options(const ModelFlags& flags, int64_t context) {
   return options;
 }
 
-std::unique_ptr<Communicator> join_ranks(const ModelFlags& flags, std::map<std::string, std::string> settings,
-                                         std::function<bool()> cancelled) {
-  if (flags.world_size == 1) return make_local_communicator();
+GroupOptions group_options(const ModelFlags& flags, std::map<std::string, std::string> settings) {
   settings["version"] = version();
   settings["pack"] = pack_identity(flags.pack);
   settings["kv-cache"] = flags.kv_cache;
@@ -61,6 +60,14 @@ std::unique_ptr<Communicator> join_ranks(const ModelFlags& flags, std::map<std::
   group.rendezvous = flags.rendezvous;
   group.settings = std::move(settings);
   group.peer_timeout = std::chrono::seconds(flags.peer_timeout_seconds);
+  if (const char* token = std::getenv("TANDEM_JOB_TOKEN")) group.token = token;
+  return group;
+}
+
+std::unique_ptr<Communicator> join_ranks(const ModelFlags& flags, std::map<std::string, std::string> settings,
+                                         std::function<bool()> cancelled) {
+  if (flags.world_size == 1) return make_local_communicator();
+  GroupOptions group = group_options(flags, std::move(settings));
   group.cancelled = std::move(cancelled);
   return join_group(group);
 }

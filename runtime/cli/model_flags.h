@@ -35,6 +35,10 @@ void add_model_flags(CLI::App& command, ModelFlags& flags);
 /// What the flags say to Model::load. @throws Error kind `usage` for values that exclude each other
 ModelOptions model_options(const ModelFlags& flags, int64_t context);
 
+/// How this rank finds the others, which must have the same pack, version and `settings`. The job's token comes from
+/// the environment, TANDEM_JOB_TOKEN, where other users of the machine do not see it.
+GroupOptions group_options(const ModelFlags& flags, std::map<std::string, std::string> settings);
+
 /// Joins the other ranks, which must have the same pack, version and `settings`.
 std::unique_ptr<Communicator> join_ranks(const ModelFlags& flags, std::map<std::string, std::string> settings,
                                          std::function<bool()> cancelled);
