@@ -85,12 +85,11 @@ TEST_CASE("a file list that continues on another server is refused", "[fetch]") 
 }
 
 TEST_CASE("file names that would leave their folder or deceive are refused", "[fetch]") {
-  for (const std::string path : {"../x", "a/../b", "/etc/passwd", "a//b", "a\\b", "a\nb", "", ".", "a/.", "nul",
-                                 "a/COM1.txt", "x.", "a:b", "\xff", std::string(300, 'x').c_str()}) {
+  const std::vector<std::string> bad = {"../x",       "a/../b", "/etc/passwd", "a//b", "a\\b",
+                                        "a\nb",       "",       ".",           "a/.",  "nul",
+                                        "a/COM1.txt", "x.",     "a:b",         "\xff", std::string(300, 'x')};
+  for (const std::string& path : bad) {
     INFO(printable(path));
-    auto server = always(http_answer(
-        200, nlohmann::json::array({{{"type", "file"}, {"path", "PATH"}, {"size", 1}, {"oid", std::string(40, 'a')}}})
-                 .dump()));
     CHECK_THROWS_AS(check_file_path(path), Error);
   }
   CHECK_NOTHROW(check_file_path("sub/model-00001-of-00002.safetensors"));
