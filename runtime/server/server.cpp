@@ -22,7 +22,8 @@ using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kLookAtClient(
-    100);                                         // how often a waiting handler looks whether its client is there
+    100);  // how often a waiting handler looks whether its client is there
+constexpr int kBacklog = 512;
 constexpr int kRetryLoading = 5, kRetryBusy = 2;  // seconds
 
 /// The model's text is valid UTF-8 by now; a client's own words in an error may not be.
@@ -38,6 +39,19 @@ void send_json(httplib::Response& response, const Json& json, int status = 200) 
 void send_error(httplib::Response& response, const ApiError& error) {
   if (const auto seconds = error.retry_after()) response.set_header("Retry-After", std::to_string(*seconds));
   send_json(response, error.body(), error.status());
+}
+
+/// For a request whose body was not read to its end: nothing more is read from this connection once the answer is out.
+/// (Not earlier: the library writes to no connection that it cannot read from.)
+void send_error_and_stop_reading(httplib::Response& response, const ApiError& error, ClientConnection connection) {
+  response.status = error.status();
+  auto text = std::make_shared<std::string>(dump(error.body()));
+  response.set_content_provider(
+      text->size(), "application/json",
+      [text](size_t offset, size_t length, httplib::DataSink& sink) {
+        return sink.write(text->data() + offset, length);
+      },
+      [connection](bool) { connection.stop_reading(); });
 }
 
 ApiError failure_error(const GenerationFailure& failure) {
@@ -60,11 +74,20 @@ class AnswerHandle {
 
   /// The next event, or nothing when it is time to look around.
   std::optional<GenerationEvent> wait() const { return generation_->wait(kLookAtClient); }
-  bool client_gone() const { return connection_.gone(); }
+
+  /// Looks at the connection now and then: with an event every millisecond, asking the system each time would cost more
+  /// than the events.
+  bool client_gone() {
+    const auto now = Clock::now();
+    if (now - last_look_ < kLookAtClient) return false;
+    last_look_ = now;
+    return connection_.gone();
+  }
 
  private:
   std::shared_ptr<Generation> generation_;
   ClientConnection connection_;
+  Clock::time_point last_look_ = Clock::now();
   std::atomic<int>& open_;
 };
 
@@ -118,6 +141,7 @@ class Server::Impl {
                   "cannot listen on " + options_.address + ":" + std::to_string(options_.port) +
                       ": the port is taken or the address is not this machine's",
                   "--listen", "choose another port, or stop the program that has it");
+    listen(listener_, kBacklog);  // the library's own is 5: a burst of connections would wait for seconds
     thread_ = std::thread([this] { http_.listen_after_bind(); });
     while (!http_.is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -168,7 +192,8 @@ class Server::Impl {
     const int workers = options_.max_connections;
     http_.new_task_queue = [workers] { return new httplib::ThreadPool(static_cast<size_t>(workers)); };
     // The library's default would let a second server share the port and take half of the requests.
-    http_.set_socket_options([](socket_t socket) {
+    http_.set_socket_options([this](socket_t socket) {
+      listener_ = socket;
       const int on = 1;
       setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     });
@@ -187,7 +212,7 @@ class Server::Impl {
       }
     });
     http_.set_error_handler([](const Request& request, Response& response) {
-      if (!response.body.empty()) return;
+      if (response.has_header("Content-Type")) return;  // a handler's own error
       if (response.status == 404)
         return send_error(response,
                           ApiError(404, "not_found_error", "", "there is no " + request.method + " " + request.path));
@@ -197,8 +222,8 @@ class Server::Impl {
       // Two lengths for one body: what one program takes for the body, another takes for the next request.
       if (!request.has_header("Transfer-Encoding") || !request.has_header("Content-Length"))
         return httplib::Server::HandlerResponse::Unhandled;
-      connection(request).stop_reading();
-      send_error(response, bad_request("the request has both Content-Length and Transfer-Encoding"));
+      send_error_and_stop_reading(response, bad_request("the request has both Content-Length and Transfer-Encoding"),
+                                  connection(request));
       return httplib::Server::HandlerResponse::Handled;
     });
   }
@@ -224,16 +249,25 @@ class Server::Impl {
   void post(const char* path, BodyHandler handler) {
     http_.Post(path, [this, handler = std::move(handler)](const Request& request, Response& response,
                                                           const httplib::ContentReader& reader) {
-      handler(request, read_body(request, reader), response);
+      bool unread = false;
+      try {
+        handler(request, read_body(request, reader, unread), response);
+      } catch (const ApiError& error) {
+        if (unread)
+          send_error_and_stop_reading(response, error, connection(request));
+        else
+          send_error(response, error);
+      }
     });
   }
 
   /// The library limits bodies with a Content-Length only; chunked and compressed ones are counted here as they arrive.
-  std::string read_body(const Request& request, const httplib::ContentReader& reader) const {
+  /// @param unread  true when the rest of the body stays on the connection
+  std::string read_body(const Request& request, const httplib::ContentReader& reader, bool& unread) const {
     std::string body;
     if (!request.has_header("Content-Length") && !request.has_header("Transfer-Encoding")) return body;
     if (request.is_multipart_form_data()) {
-      connection(request).stop_reading();
+      unread = true;
       throw ApiError(415, "invalid_request_error", "", "the body must be application/json");
     }
     // A little past the limit is read and dropped, so that the client gets to see the answer.
@@ -244,7 +278,7 @@ class Server::Impl {
       if (received <= options_.max_body_bytes) body.append(data, size);
       return received <= drop_limit;
     });
-    if (!whole) connection(request).stop_reading();
+    unread = !whole;
     if (received > options_.max_body_bytes)
       throw ApiError(
           413, "invalid_request_error", "request_too_large",
@@ -365,14 +399,11 @@ class Server::Impl {
       wait_for_whole(response, *handle, *builder);
   }
 
-  static void wait_for_whole(Response& response, const AnswerHandle& handle, ResponseBuilder& builder) {
+  static void wait_for_whole(Response& response, AnswerHandle& handle, ResponseBuilder& builder) {
     ChatDelta all;
-    while (true) {
+    while (!handle.client_gone()) {
       const auto event = handle.wait();
-      if (!event) {
-        if (handle.client_gone()) return;
-        continue;
-      }
+      if (!event) continue;
       if (const auto* delta = std::get_if<AnswerText::Delta>(&*event)) {
         all.reasoning += delta->reasoning;
         all.content += delta->content;
@@ -397,15 +428,14 @@ class Server::Impl {
   }
 
   /// False when the client is gone.
-  bool send_stream(httplib::DataSink& sink, const AnswerHandle& handle, ResponseBuilder& builder, bool chat,
+  bool send_stream(httplib::DataSink& sink, AnswerHandle& handle, ResponseBuilder& builder, bool chat,
                    bool include_usage) const {
     EventStream events(sink);
     bool begun = !chat;
     const auto begin = [&] { return std::exchange(begun, true) || events.json(builder.first_chunk()); };
-    while (true) {
+    while (!handle.client_gone()) {
       const auto event = handle.wait();
       if (!event) {
-        if (handle.client_gone()) return false;
         if (Clock::now() - events.last_write() >= options_.keep_alive_comment && !events.comment("keep-alive"))
           return false;
         continue;
@@ -422,6 +452,7 @@ class Server::Impl {
       return events.json(builder.last_chunk(result)) && (!include_usage || events.json(builder.usage_chunk(result))) &&
              events.data("[DONE]");
     }
+    return false;
   }
 
   void tokenize(const std::string& body, Response& response) const {
@@ -451,6 +482,7 @@ class Server::Impl {
   ServerOptions options_;
   const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
   int port_ = 0;
+  socket_t listener_ = INVALID_SOCKET;
   std::atomic<int> open_answers_{0};
 
   mutable std::mutex mutex_;

@@ -36,6 +36,7 @@ class ScriptedModel final : public TokenModel {
     std::this_thread::sleep_for(step_time);
     ++prefill_chunks;
     append(tokens);
+    prompt_length_ = sequence_.size();
   }
   void decode(int32_t token) override {
     std::this_thread::sleep_for(step_time);
@@ -55,6 +56,7 @@ class ScriptedModel final : public TokenModel {
   void stop() override { ++stops; }
 
   const std::vector<int32_t>& sequence() const { return sequence_; }
+  size_t prompt_length() const { return prompt_length_; }
 
  private:
   void append(std::span<const int32_t> tokens) {
@@ -63,6 +65,7 @@ class ScriptedModel final : public TokenModel {
   }
 
   std::vector<int32_t> sequence_;
+  size_t prompt_length_ = 0;
 };
 
 }  // namespace tandem::test
