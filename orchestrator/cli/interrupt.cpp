@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <thread>
 
@@ -36,9 +37,17 @@ Interrupts::Interrupts() {
   signal(SIGPIPE, SIG_IGN);
   shared();
   std::thread([signals] {
+    auto last = std::chrono::steady_clock::time_point::min();
     for (int count = 1;; ++count) {
       int received = 0;
       sigwait(&signals, &received);
+      // Shells and wrappers may send one Ctrl-C twice, to the process and to its group.
+      const auto now = std::chrono::steady_clock::now();
+      if (count > 1 && now - last < std::chrono::milliseconds(300)) {
+        --count;
+        continue;
+      }
+      last = now;
       if (count == 1) {
         shared().flag = true;
         shared().source.request_stop();

@@ -51,7 +51,7 @@ void print_up(const launch::UpResult& result) {
 }
 
 std::string age(int64_t since) {
-  const int64_t seconds = std::max<int64_t>(0, std::time(nullptr) - since);
+  const int64_t seconds = std::max<int64_t>(1, std::time(nullptr) - since);
   return format_duration(std::chrono::seconds(seconds));
 }
 

@@ -27,6 +27,19 @@ struct Reply {
   std::string failure;  ///< why there was none
 };
 
+std::string failure_text(httplib::Error error) {
+  switch (error) {
+    case httplib::Error::Connection:
+      return "nobody listens there yet";
+    case httplib::Error::Read:
+      return "it took the request and did not answer";
+    case httplib::Error::Canceled:
+      return "the answer was too long";
+    default:
+      return httplib::to_string(error);
+  }
+}
+
 /// One request with a time limit, its answer bounded, ended at once by `stop`.
 Reply request(const std::string& address, int port, const std::string& path, const std::string* body,
               milliseconds limit, const std::stop_token& stop) {
@@ -52,7 +65,7 @@ Reply request(const std::string& address, int port, const std::string& path, con
   if (result)
     reply.status = result->status;
   else
-    reply.failure = httplib::to_string(result.error());
+    reply.failure = failure_text(result.error());
   return reply;
 }
 
@@ -128,7 +141,7 @@ class Climber {
       check_interrupted();
       if (reply.status == 0) {
         tell(Rung::port, -1, "waiting for the port");
-        last = "the port: " + reply.failure;
+        last = reply.failure;
       } else {
         const auto health = target_.engine == EngineKind::tandem ? parse_health(reply.body) : std::nullopt;
         if (health && health->phase == "failed")
@@ -215,7 +228,7 @@ class Climber {
       answer.text = field<std::string>(choices[0]["message"], "content", "");
     if (const auto problem = judge_answer(answer, probe.expect))
       throw Error(ErrorKind::health, "the answer `" + printable(answer.text, 200) + "` is not sound: " + *problem,
-                  place, "run `tandem logs`; the same pack may be broken, or a rank computes differently");
+                  place, "look into `tandem logs`: the pack may be damaged, or a rank may compute differently");
     report_.answers.push_back(std::move(answer));
   }
 

@@ -37,7 +37,7 @@ bool lost_its_peer(const node::RankStatus& status) {
   return ending && ending->signal == 0 && ending->exit_code == exit_code(ErrorKind::peer_lost);
 }
 
-Error describe_failure(const RankOnNode& failed) {
+Error describe_failure(const std::string& job, const RankOnNode& failed) {
   const node::RankState& state = failed.status.state;
   std::string what = "rank " + std::to_string(state.rank) + " " + failed.status.summary();
   const auto& lines = state.last_log_lines;
@@ -46,7 +46,7 @@ Error describe_failure(const RankOnNode& failed) {
     for (size_t i = lines.size() - std::min(lines.size(), kLinesShown); i < lines.size(); ++i)
       what += "\n    " + printable(lines[i], 300);
   }
-  return Error(ErrorKind::launch, what, "node " + failed.node, "tandem logs shows all of it");
+  return Error(ErrorKind::launch, what, "node " + failed.node, "tandem logs " + job + " shows all of it");
 }
 
 }  // namespace
@@ -159,12 +159,12 @@ struct RankWatch::State {
     for (int look = 0; look < 20; ++look) {
       for (const RankOnNode& rank : rank_statuses(nodes, job)) {
         if (!rank.status.failed()) continue;
-        if (!lost_its_peer(rank.status)) return describe_failure(rank);
+        if (!lost_its_peer(rank.status)) return describe_failure(job, rank);
         candidate = rank;
       }
       std::this_thread::sleep_for(milliseconds(100));
     }
-    if (candidate) return describe_failure(*candidate);
+    if (candidate) return describe_failure(job, *candidate);
     return Error(ErrorKind::launch, "the job's ranks are gone", "job " + job, "was `tandem down` run meanwhile?");
   }
 };

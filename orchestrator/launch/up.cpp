@@ -172,7 +172,7 @@ class Run {
     keep_ranks(*nodes_, name_);
     if (const auto failure = watch_->failure()) throw *failure;
     watch_.reset();
-    observer_.end("ready; " + std::to_string(health_.answers.size()) + " answers judged sound", false);
+    observer_.end("ready; " + judged(), false);
   }
 
   /// The same recipe with the same settings serves already.
@@ -197,7 +197,7 @@ class Run {
                                                   "tandem down " + name_ + ", then tandem up again")
                                           : e;
     }
-    observer_.end("already up; " + std::to_string(health_.answers.size()) + " answers judged sound", true);
+    observer_.end("already up; " + judged(), true);
   }
 
   /// Stops what launch() started. @return what had to be left, one sentence each
@@ -342,6 +342,11 @@ class Run {
     if (recipe().health.load_timeout.count() > 0)
       target.load_limit = std::chrono::ceil<std::chrono::milliseconds>(recipe().health.load_timeout);
     return target;
+  }
+
+  std::string judged() const {
+    const size_t count = health_.answers.size();
+    return std::to_string(count) + (count == 1 ? " answer" : " answers") + " judged sound";
   }
 
   std::string url_host() const {

@@ -38,16 +38,17 @@ using Clock = std::chrono::steady_clock;
 
 using Flags = std::map<std::string, std::string>;
 
-/// --name value pairs, as `serve` takes them.
+/// --name value pairs and lone --names, as `serve` takes them.
 Flags parse_flags(int argc, char** argv) {
   Flags flags;
-  for (int i = 2; i + 1 < argc; i += 2) {
+  for (int i = 2; i < argc; ++i) {
     const std::string name = argv[i];
     if (!name.starts_with("--")) {
       std::cerr << "error: unexpected argument `" << name << "`\n";
       std::exit(exit_code(ErrorKind::usage));
     }
-    flags[name.substr(2)] = argv[i + 1];
+    const bool has_value = i + 1 < argc && !std::string_view(argv[i + 1]).starts_with("--");
+    flags[name.substr(2)] = has_value ? argv[++i] : "";
   }
   return flags;
 }
@@ -165,6 +166,7 @@ class FakeServer {
       std::exit(exit_code(ErrorKind::launch));
     }
     thread_ = std::thread([this] { server_.listen_after_bind(); });
+    while (!server_.is_running()) std::this_thread::sleep_for(1ms);  // a stop before the start would be lost
   }
 
   ~FakeServer() {
