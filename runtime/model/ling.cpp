@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
+
+#include "runtime/model/ling_activations.h"
 
 namespace tandem {
 namespace {
@@ -25,55 +26,6 @@ RopeTable rope_table(const LingConfig& config) {
 }
 
 }  // namespace
-
-struct Ling::KdaActivations {
-  KdaActivations(Arena& arena, int64_t heads, int64_t width, int64_t rows)
-      : raw(arena.take(rows * 3 * width)),
-        qkv(arena.take(rows * 3 * width)),
-        g(arena.take(rows * width)),
-        beta(arena.take(rows * heads)),
-        gate(arena.take(rows * width)),
-        o(arena.take(rows * width)) {}
-
-  float* raw;   // (rows, 3 * kda_width): q, k, v before the convolution
-  float* qkv;   // (rows, 3 * kda_width): after it
-  float* g;     // (rows, kda_width): f_proj's output, then the log decay
-  float* beta;  // (rows, heads): b_proj's output, then the step size
-  float* gate;  // (rows, kda_width): g_proj's output
-  float* o;     // (rows, kda_width)
-};
-
-struct Ling::MlaActivations {
-  MlaActivations(Arena& arena, const LingConfig& config, int64_t heads, int64_t rows)
-      : q_a(arena.take(rows * config.q_lora_rank.value_or(0))),
-        q(arena.take(rows * heads * config.qk_head_dim())),
-        kv_a(arena.take(rows * (config.kv_lora_rank + config.qk_rope_head_dim))),
-        gate(arena.take(rows * heads)),
-        o(arena.take(rows * heads * config.v_head_dim)) {}
-
-  float* q_a;   // (rows, q_lora_rank)
-  float* q;     // (rows, heads, qk_nope_head_dim + qk_rope_head_dim)
-  float* kv_a;  // (rows, kv_lora_rank + qk_rope_head_dim)
-  float* gate;  // (rows, heads)
-  float* o;     // (rows, heads, v_head_dim)
-};
-
-struct Ling::MlpActivations {
-  MlpActivations(Arena& arena, int64_t width, int64_t rows)
-      : gate(arena.take(rows * width)), up(arena.take(rows * width)) {}
-
-  float* gate;  // (rows, intermediate_size of this rank)
-  float* up;    // likewise
-};
-
-struct Ling::MoeActivations {
-  MoeActivations(Arena& arena, const LingConfig& config, int64_t rows)
-      : experts(reinterpret_cast<int32_t*>(arena.take(rows * config.num_experts_per_tok))),
-        weights(arena.take(rows * config.num_experts_per_tok)) {}
-
-  int32_t* experts;  // (rows, num_experts_per_tok)
-  float* weights;    // (rows, num_experts_per_tok)
-};
 
 Ling::Ling(const LingConfig& config, const LingWeights& weights, Operations& operations, Communicator& communicator,
            const ModelOptions& options)
@@ -111,14 +63,7 @@ Ling::Ling(const LingConfig& config, const LingWeights& weights, Operations& ope
 
 void Ling::trunk(const Batch& batch) {
   const int64_t rows = batch.rows();
-  operations_.embedding({.rows = rows,
-                         .hidden_size = config_.hidden_size,
-                         .vocab_size = config_.vocab_size,
-                         .table_rows = config_.vocab_size,
-                         .format = weights_.word_embeddings.format,
-                         .table = weights_.word_embeddings.data,
-                         .tokens = batch.tokens.data(),
-                         .y = stream_.x});
+  embed(batch, stream_.x);
   stream_.has_delta = false;
   for (int index = 0; index < config_.num_hidden_layers; ++index) {
     layer(weights_.layers[static_cast<size_t>(index)], batch, index, stream_);
@@ -130,18 +75,22 @@ void Ling::trunk(const Batch& batch) {
   }
 }
 
-void Ling::mtp(const Batch& batch, const float* hidden, float* out) {
-  const MtpWeights& mtp = *weights_.mtp;
-  const int64_t rows = batch.rows();
-  const int64_t hidden_size = config_.hidden_size;
-  operations_.embedding({.rows = rows,
-                         .hidden_size = hidden_size,
+void Ling::embed(const Batch& batch, float* y) {
+  operations_.embedding({.rows = batch.rows(),
+                         .hidden_size = config_.hidden_size,
                          .vocab_size = config_.vocab_size,
                          .table_rows = config_.vocab_size,
                          .format = weights_.word_embeddings.format,
                          .table = weights_.word_embeddings.data,
                          .tokens = batch.tokens.data(),
-                         .y = stream_.y});
+                         .y = y});
+}
+
+void Ling::mtp(const Batch& batch, const float* hidden, float* out) {
+  const MtpWeights& mtp = *weights_.mtp;
+  const int64_t rows = batch.rows();
+  const int64_t hidden_size = config_.hidden_size;
+  embed(batch, stream_.y);
   operations_.rms_norm({.rows = rows,
                         .width = hidden_size,
                         .eps = eps_,

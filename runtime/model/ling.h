@@ -13,6 +13,9 @@
 
 namespace tandem {
 
+struct KdaActivations;
+struct MlaActivations;
+
 /// How rows go through the layers that look back: many new rows of one prompt, or a few rows that must have the bits of
 /// serial decoding.
 enum class PassKind { prefill, decode };
@@ -34,12 +37,12 @@ struct Batch {
   int64_t rows() const { return static_cast<int64_t>(tokens.size()); }
 };
 
-/// The graph of Ling-3.x (BailingMoeV3): layers named as in config.json, over the operations of one device. It knows
-/// nothing of lengths and rollbacks beyond what a Batch says, and owns nothing but its activations.
+/// The graph of Ling-3.x (BailingMoeV3ForCausalLM): layers named as in config.json, over the operations of one device.
+/// It fills the caches that a Batch names; lengths and rollbacks are Model's business. It owns its activations only.
 /// Source: the family's published modeling code and config; KDA: arXiv:2510.26692; MLA: arXiv:2405.04434.
 class Ling {
  public:
-  /// @param max_rows  the most rows of a pass
+  /// All references must outlive it. A pass has at most options.prefill_chunk rows.
   Ling(const LingConfig& config, const LingWeights& weights, Operations& operations, Communicator& communicator,
        const ModelOptions& options);
 
@@ -59,11 +62,6 @@ class Ling {
   int64_t activation_bytes() const { return memory_.bytes(); }
 
  private:
-  struct KdaActivations;
-  struct MlaActivations;
-  struct MlpActivations;
-  struct MoeActivations;
-
   /// x, the residual stream, and what the last half layer wants to add to it: the norm of the next half does the
   /// adding.
   struct Stream {
@@ -73,6 +71,7 @@ class Ling {
     bool has_delta = false;
   };
 
+  void embed(const Batch& batch, float* y);
   void layer(const LayerWeights& weights, const Batch& batch, int index, Stream& stream);
   void norm(Stream& stream, const float* weight, int64_t rows, float* y);
   void sum_over_ranks(Stream& stream, int64_t rows);

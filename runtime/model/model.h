@@ -101,8 +101,8 @@ class Model {
 
   std::unique_ptr<SequenceState> new_sequence();
 
-  /// Told after each chunk: its first row's position and its hidden rows (valid during the call). False stops the
-  /// prefill there; every rank must give the same answer.
+  /// Told after each chunk: its first row's position and its hidden rows (valid during the call). It may call
+  /// logits, argmax and mtp_forward. False stops the prefill there; every rank must give the same answer.
   using OnChunk = std::function<bool(int64_t first_position, HiddenRows hidden)>;
 
   /// Appends `tokens` to the sequence in chunks of options().prefill_chunk rows, with the chunked form of KDA and the
