@@ -244,22 +244,31 @@ class Climber {
     return bytes;
   }
 
-  /// A rank that answers its heartbeat but took no part in the computing would go unnoticed otherwise.
+  /// A rank that answers its heartbeat but took no part in the computing would go unnoticed otherwise. Ranks report
+  /// with their heartbeats, so the last bytes show a moment later.
   void check_ranks(const std::vector<int64_t>& before) {
     if (target_.engine != EngineKind::tandem) return;
     tell(Rung::ranks, -1, "checking that every rank took part");
-    const auto after = exchanged();
-    check_interrupted();
-    for (int rank = 0; rank < target_.world_size; ++rank) {
-      const auto at = static_cast<size_t>(rank);
-      if (at >= after.size() || after[at] < 0)
-        throw Error(ErrorKind::health, "rank " + std::to_string(rank) + " is not alive", where() + "/health",
-                    "tandem logs");
-      const int64_t moved = after[at] - (at < before.size() ? std::max<int64_t>(before[at], 0) : 0);
-      report_.rank_bytes_exchanged.push_back(moved);
-      if (target_.world_size > 1 && !target_.probes.empty() && moved <= 0)
-        throw Error(ErrorKind::health, "rank " + std::to_string(rank) + " exchanged no bytes during the probes",
-                    where() + "/health");
+    const auto begin = Clock::now();
+    for (;;) {
+      const auto after = exchanged();
+      check_interrupted();
+      std::string problem;  // the first one
+      report_.rank_bytes_exchanged.clear();
+      for (size_t rank = 0; rank < static_cast<size_t>(target_.world_size); ++rank) {
+        const bool alive = rank < after.size() && after[rank] >= 0;
+        const int64_t earlier = rank < before.size() ? std::max<int64_t>(before[rank], 0) : 0;
+        const int64_t moved = alive ? after[rank] - earlier : 0;
+        report_.rank_bytes_exchanged.push_back(moved);
+        if (!problem.empty()) continue;
+        if (!alive)
+          problem = "rank " + std::to_string(rank) + " is not alive";
+        else if (target_.world_size > 1 && !target_.probes.empty() && moved <= 0)
+          problem = "rank " + std::to_string(rank) + " exchanged no bytes during the probes";
+      }
+      if (problem.empty()) return;
+      if (Clock::now() - begin > target_.ranks_limit) throw Error(ErrorKind::health, problem, where() + "/health");
+      pause();
     }
   }
 

@@ -30,6 +30,7 @@ struct Target {
 
   std::chrono::milliseconds load_limit{20 * 60'000};   ///< port and loading together
   std::chrono::milliseconds answer_limit{5 * 60'000};  ///< each probe
+  std::chrono::milliseconds ranks_limit{15'000};       ///< until every rank has reported its part in them
 };
 
 struct Progress {

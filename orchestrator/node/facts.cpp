@@ -96,7 +96,7 @@ void ask_runtime(NodeFacts& facts) {
   if (facts.runtime_program.empty()) return;
   try {
     const json answer = json::parse(output_of({facts.runtime_program, "version", "--json"}), nullptr, false);
-    facts.runtime_options = strings_at(answer, "options");
+    if (answer.is_object()) facts.runtime_options = strings_at(answer.value("options", json::object()), "serve");
     if (const auto devices = strings_at(answer, "devices"); !devices.empty()) facts.devices = devices;
   } catch (const Error&) {
     facts.runtime_program.clear();  // there, but not executable: as good as missing

@@ -57,6 +57,7 @@ class Engine {
     target.world_size = 2;
     target.probes = {{"What is 12 + 30?", 32, "42", false}};
     target.load_limit = 30s;
+    target.ranks_limit = 50ms;
     return target;
   }
 
