@@ -73,6 +73,7 @@ class ServingRank {
   void serve() {
     if (is_first()) open_server();
     const MemoryGuard guard({.floor_bytes = memory_floor_bytes(flags_.memory_floor),
+                             .patience = std::chrono::seconds(flags_.memory_patience_seconds),
                              .meminfo = flags_.meminfo,
                              .on_breach = [this](const Error& error) { control_.fail(error); }});
     guard_ = &guard;
@@ -208,6 +209,11 @@ void add_serve_flags(CLI::App& command, ServeFlags& flags) {
       ->capture_default_str();
   command
       .add_option("--memory-floor", flags.memory_floor, "memory this machine keeps free, in bytes or as 2GiB; 0: off")
+      ->capture_default_str();
+  command
+      .add_option("--memory-patience", flags.memory_patience_seconds,
+                  "seconds below the floor after which this rank ends itself")
+      ->check(CLI::Range(0, 3600))
       ->capture_default_str();
   command.add_option("--meminfo", flags.meminfo, "where available memory is read")->capture_default_str();
   command.add_option("--stall-timeout", flags.stall_timeout_seconds, "seconds without progress until /health fails")

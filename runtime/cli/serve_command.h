@@ -16,6 +16,7 @@ struct ServeFlags {
   int slots = 1;
   int64_t queue = 16;
   std::string memory_floor = "0";
+  int memory_patience_seconds = 10;
   std::string meminfo = "/proc/meminfo";
   int stall_timeout_seconds = 300;
 };
