@@ -16,6 +16,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kMaxConfigBytes = 4 << 20;
+/// For a question whose answer is wanted but not needed.
+constexpr RetryPolicy kImpatient{.max_tries = 2, .connect_timeout = std::chrono::milliseconds(3000)};
 
 /// Reads headers for exact sizes. A foreign engine's pack need not be one that we can read.
 void look_into(const fs::path& folder, const Recipe& recipe, PackFacts& facts) {
@@ -96,24 +98,34 @@ PackFacts gather_pack_facts(const Recipe& recipe, const Cluster& cluster, const 
     look_into(recipe.pack.path, recipe, facts);
     return facts;
   }
-  const Source source = source_of(recipe, cluster);
+  Source source = source_of(recipe, cluster);
   if (options.lock) {
     facts.commit = options.lock->commit;
     facts.files = options.lock->files;
   }
   const std::string revision = facts.commit.empty() ? recipe.pack.revision : facts.commit;
+  const fs::path cache = options.hub_cache.empty() ? hub_cache_dir() : options.hub_cache;
+  std::optional<Snapshot> cached = find_snapshot(cache, source.repo, revision);
+  if (cached && cached->complete != true) cached.reset();
   // A branch may have moved since it was cached: only a commit can be looked up without asking.
-  if (options.offline || is_commit(revision)) {
-    const fs::path cache = options.hub_cache.empty() ? hub_cache_dir() : options.hub_cache;
-    if (const auto snapshot = find_snapshot(cache, source.repo, revision); snapshot && snapshot->complete == true) {
-      facts.commit = snapshot->commit;
-      if (const auto files = load_file_list(cache, source.repo, snapshot->commit); files && !options.lock)
-        facts.files = planned(*files);
-      look_into(snapshot->path, recipe, facts);
+  const bool ask = !options.offline && !(cached && is_commit(revision));
+  if (ask) {
+    if (cached) source.hub.retry = kImpatient;
+    try {
+      ask_hub(source, options, revision, facts, cancel);
       return facts;
+    } catch (const Error& error) {
+      if (!cached || error.kind() != ErrorKind::fetch) throw;
+      facts.note = "the hub did not say what `" + printable(revision, 80) + "` is now (" + error.what() +
+                   "); the downloaded commit serves";
     }
   }
-  if (!options.offline) ask_hub(source, options, revision, facts, cancel);
+  if (cached) {
+    facts.commit = cached->commit;
+    if (const auto files = load_file_list(cache, source.repo, cached->commit); files && !options.lock)
+      facts.files = planned(*files);
+    look_into(cached->path, recipe, facts);
+  }
   return facts;
 }
 

@@ -17,7 +17,8 @@ struct PackFactsOptions {
 };
 
 /// The pack's commit, files and shapes, as far as they can be known without downloading weights: from a folder, from a
-/// whole snapshot in the cache, else from the hub.
+/// whole snapshot in the cache, else from the hub. What a branch is now, the hub is asked first; when it does not
+/// answer, a whole snapshot of that branch serves, and the note says so.
 /// @throws Error  kind `pack` for a broken folder, `fetch` from the hub, `interrupted`
 PackFacts gather_pack_facts(const Recipe& recipe, const Cluster& cluster, const PackFactsOptions& options,
                             const std::atomic<bool>* cancel = nullptr);

@@ -179,6 +179,7 @@ class Planner {
         divides_ = false;
       }
     }
+    if (!pack_.note.empty()) plan_.notes.push_back(pack_.note);
     if (pack_.weights) {
       plan_.weights = *pack_.weights;
     } else {

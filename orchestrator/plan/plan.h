@@ -38,6 +38,7 @@ struct PackFacts {
   std::string content_hash;            ///< Pack::content_hash(); for a folder only
   std::string config_json;             ///< text of the pack's config.json; "" when unknown
   std::optional<WeightSizes> weights;  ///< measured from the headers for the recipe's world size; else estimated
+  std::string note;                    ///< for the reader of the plan; "" = none
 };
 
 struct RunningJob {

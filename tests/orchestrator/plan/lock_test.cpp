@@ -7,8 +7,10 @@
 #include <sstream>
 #include <thread>
 
+#include "orchestrator/fetch/fetch.h"
 #include "orchestrator/fetch/mirror.h"
 #include "orchestrator/plan/commands.h"
+#include "orchestrator/plan/pack_facts.h"
 #include "runtime/common/error.h"
 #include "tests/catch.h"
 
@@ -179,6 +181,34 @@ TEST_CASE("lock pins what the hub has, and a plan with it needs no weights to kn
   CHECK(static_cast<double>(plan.weights.total_bytes) == Approx(14'772'620.0).epsilon(0.05));
   CHECK(plan.largest_context_tokens == 4096);
   CHECK(plan.ranks[0].memory_known);
+}
+
+TEST_CASE("a hub that is gone does not keep a downloaded branch from being planned", "[plan]") {
+  const Folder folder;
+  const LoadOptions load{.recipe = folder.write("x.yaml",
+                                                "schema: tandem.recipe/v1\nname: x\nmodel: {name: m, family: "
+                                                "bailing_hybrid}\npack: {repo: tandem/ling-tiny-exl3-3.64bpw}\n"
+                                                "parallel: {tensor: 2}\nengine: {context: 4k}\n"),
+                         .cluster = {},
+                         .sets = {}};
+  LoadedRecipe loaded = load_recipe(load);
+  const PackFactsOptions options{.offline = false, .hub_cache = folder.path() / "hub", .lock = {}};
+  {
+    const ServedPacks packs;
+    loaded.cluster.hub_endpoint = packs.endpoint();
+    FetchOptions fetch;
+    fetch.repo = loaded.recipe.pack.repo;
+    fetch.hub.endpoint = packs.endpoint();
+    fetch.cache = options.hub_cache;
+    fetch_pack(fetch);
+    CHECK(gather_pack_facts(loaded.recipe, loaded.cluster, options).note.empty());
+  }
+  const PackFacts facts = gather_pack_facts(loaded.recipe, loaded.cluster, options);
+  CHECK(is_commit(facts.commit));
+  CHECK(facts.weights.has_value());
+  CHECK(facts.note.find("the downloaded commit serves") != std::string::npos);
+  loaded.recipe.pack.repo = "tandem/ling-tiny-exl3-3.12bpw";  // never downloaded: nothing to fall back on
+  CHECK_THROWS_AS(gather_pack_facts(loaded.recipe, loaded.cluster, options), Error);
 }
 
 TEST_CASE("plan --offline needs no machine, no server and no clock", "[plan]") {
