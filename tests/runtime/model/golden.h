@@ -48,7 +48,7 @@ struct Golden {
 std::string example_pack(const std::string& bits);
 
 /// Runs `body` on every rank of a world, each rank in a thread with its own model, over Gloo when there are several and
-/// with rank folders cut from the pack. An error of a rank fails the test.
+/// with rank folders cut from the pack. options.threads 0 stands for 1 here. An error of a rank fails the test.
 void with_model(const std::string& pack, int world_size, ModelOptions options,
                 const std::function<void(Model&, int rank)>& body);
 

@@ -143,6 +143,18 @@ TEST_CASE("a prompt has the same result in one pass and in several", "[model]") 
   CHECK(same_bits(results[0], results[1]));
 }
 
+TEST_CASE("the number of threads changes no bit", "[model]") {
+  const Golden golden("3.64");
+  std::vector<std::vector<float>> results;
+  for (const int threads : {1, 3}) {
+    with_model(example_pack("3.64"), 1, {.context = 128, .threads = threads}, [&](Model& model, int) {
+      CHECK(model.threads() == threads);
+      results.push_back(decode_in_groups(model, golden.sequence(5), 4));
+    });
+  }
+  CHECK(same_bits(results[0], results[1]));
+}
+
 TEST_CASE("a prefill stops between chunks and goes on from there", "[model]") {
   const Golden golden("3.64");
   const auto tokens = golden.sequence(6);
