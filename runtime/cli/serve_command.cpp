@@ -35,9 +35,16 @@ int64_t memory_floor_bytes(const std::string& text) {
 class ServingRank {
  public:
   explicit ServingRank(const ServeFlags& flags)
-      : flags_(flags), config_(read_ling_config(flags.model.pack)), context_(context(flags, config_)) {
+      : flags_(flags),
+        config_(read_ling_config(flags.model.pack)),
+        context_(context(flags, config_)),
+        guard_({.floor_bytes = memory_floor_bytes(flags.memory_floor),
+                .patience = std::chrono::seconds(flags.memory_patience_seconds),
+                .meminfo = flags.meminfo,
+                .on_breach = [this](const Error& error) { control_.fail(error); }}) {
     note_what_is_not_used();
   }
+  ~ServingRank() { control_.watch(static_cast<Server*>(nullptr)); }
 
   void run() {
     try {
@@ -72,28 +79,32 @@ class ServingRank {
 
   void serve() {
     if (is_first()) open_server();
-    const MemoryGuard guard({.floor_bytes = memory_floor_bytes(flags_.memory_floor),
-                             .patience = std::chrono::seconds(flags_.memory_patience_seconds),
-                             .meminfo = flags_.meminfo,
-                             .on_breach = [this](const Error& error) { control_.fail(error); }});
-    guard_ = &guard;
+    show("waiting for the other ranks to start");
     const auto communicator = join();
-    struct Unwatch {  // control_ outlives the communicator
-      ServeControl& control;
-      ~Unwatch() { control.watch(static_cast<Communicator*>(nullptr)); }
-    } unwatch{control_};
+    struct Unwatch {  // control and server outlive the communicator
+      ServingRank& rank;
+      ~Unwatch() {
+        if (rank.server_) rank.server_->set_ranks({});
+        rank.control_.watch(static_cast<Communicator*>(nullptr));
+      }
+    } unwatch{*this};
     control_.watch(communicator.get());
     if (server_) server_->set_ranks([&communicator] { return communicator->ranks(); });
 
+    show("loading weights");
     const auto model = load(*communicator);
+    show("waiting for the other ranks to load");
     communicator->barrier(kLoadTimeout);
     control_.throw_if_ending();
     if (is_first())
       answer_requests(*model, *communicator);
     else
       follow(*model, *communicator);
-    if (server_) server_->set_ranks({});
     log_info("stopped");
+  }
+
+  void show(const char* what) const {
+    if (server_) server_->set_phase(Phase::loading, what);
   }
 
   void open_server() {
@@ -108,7 +119,7 @@ class ServingRank {
     options.world_size = flags_.model.world_size;
     options.version = version();
     options.stall_limit = std::chrono::seconds(flags_.stall_timeout_seconds);
-    options.memory_is_short = [this] { return guard_.load() != nullptr && guard_.load()->below_floor(); };
+    options.memory_is_short = [this] { return guard_.below_floor(); };
     server_ = std::make_unique<Server>(options);
     control_.watch(server_.get());
     log_info("listening",
@@ -154,7 +165,7 @@ class ServingRank {
     EndTokens end = read_end_tokens(pack, tokenizer);
     LockstepModel lockstep(model, communicator);
     Engine engine(lockstep, tokenizer, {.max_waiting = flags_.queue, .end_token_ids = end.ids});
-    ServedModel served(engine, tokenizer, chat ? &*chat : nullptr, read_sampling_defaults(pack), std::move(end));
+    ServedModel served(engine, tokenizer, chat ? &*chat : nullptr, sampling_defaults(), std::move(end));
     struct Unwatch {
       ServeControl& control;
       Server& server;
@@ -174,6 +185,15 @@ class ServingRank {
     engine.run();
   }
 
+  SamplingParameters sampling_defaults() const {
+    SamplingParameters sampling = read_sampling_defaults(flags_.model.pack);
+    if (flags_.temperature) sampling.temperature = *flags_.temperature;
+    if (flags_.top_p) sampling.top_p = *flags_.top_p;
+    if (flags_.top_k) sampling.top_k = *flags_.top_k;
+    if (flags_.min_p) sampling.min_p = *flags_.min_p;
+    return sampling;
+  }
+
   static std::vector<int32_t> warm_up_prompt(const ServedModel& served, bool has_chat) {
     if (!has_chat) return served.tokenizer().encode_untrusted("Hello");
     return served.chat_prompt(
@@ -184,9 +204,9 @@ class ServingRank {
   const ServeFlags& flags_;
   const LingConfig config_;
   const int64_t context_;
-  std::atomic<const MemoryGuard*> guard_ = nullptr;
+  ServeControl control_;  // the guard speaks to it, the server asks the guard
+  MemoryGuard guard_;
   std::unique_ptr<Server> server_;
-  ServeControl control_;
 };
 
 }  // namespace
@@ -219,6 +239,13 @@ void add_serve_flags(CLI::App& command, ServeFlags& flags) {
   command.add_option("--stall-timeout", flags.stall_timeout_seconds, "seconds without progress until /health fails")
       ->check(CLI::Range(1, 86'400))
       ->capture_default_str();
+  // For requests that do not say; the pack's generation_config.json decides what is not given here either.
+  command.add_option("--temperature", flags.temperature, "default of requests; 0: always the likeliest token")
+      ->check(CLI::Range(0.0, 100.0));
+  command.add_option("--top-p", flags.top_p, "default of requests")->check(CLI::Range(0.0, 1.0));
+  command.add_option("--top-k", flags.top_k, "default of requests; 0: off")
+      ->check(CLI::Range(int64_t{0}, int64_t{1'000'000}));
+  command.add_option("--min-p", flags.min_p, "default of requests; 0: off")->check(CLI::Range(0.0, 1.0));
 }
 
 void run_serve(const ServeFlags& flags) {

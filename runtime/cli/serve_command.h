@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "runtime/cli/model_flags.h"
@@ -19,6 +20,9 @@ struct ServeFlags {
   int memory_patience_seconds = 10;
   std::string meminfo = "/proc/meminfo";
   int stall_timeout_seconds = 300;
+  // Sampling of requests that do not say; what is not given comes from the pack.
+  std::optional<double> temperature, top_p, min_p;
+  std::optional<int64_t> top_k;
 };
 
 void add_serve_flags(CLI::App& command, ServeFlags& flags);

@@ -149,6 +149,18 @@ TEST_CASE("the example pack answers a sum, the same with one rank and with two",
   }
 }
 
+TEST_CASE("a request that does not say how to sample gets what the flags say, and may still say otherwise", "[serve]") {
+  Ranks ranks(1, {{"--temperature", "0"}});
+  const int port = ranks.ready_port();
+  const auto answer = [&](json body) {
+    body.update({{"prompt", "In the beginning"}, {"max_tokens", 24}, {"ignore_eos", true}});
+    return http_post(port, "/v1/completions", body).json()["choices"][0]["text"].get<std::string>();
+  };
+  const std::string greedy = answer({{"temperature", 0}});
+  CHECK(answer({{"seed", 1}}) == greedy);
+  CHECK(answer({{"seed", 1}, {"temperature", 5}, {"top_p", 1}, {"top_k", 0}}) != greedy);
+}
+
 TEST_CASE("any rank that is asked to stop stops them all in good order", "[serve]") {
   Ranks ranks(2);
   const auto stream = endless_stream(ranks.ready_port());
@@ -224,6 +236,7 @@ TEST_CASE("a machine below its memory floor ends the rank with exit code 7 and a
 TEST_CASE("flags that cannot be are refused", "[serve]") {
   CHECK(Ranks(1, {{"--memory-floor", "much"}})[0].wait() == 2);
   CHECK(Ranks(1, {{"--listen", "nowhere"}})[0].wait() == 2);
+  CHECK(Ranks(1, {{"--top-p", "1.5"}})[0].wait() == 2);
   CHECK(Ranks(1, {{"--pack", "/nowhere"}})[0].wait() == 3);
 }
 
