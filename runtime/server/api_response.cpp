@@ -41,8 +41,8 @@ Json stop_reason(const GenerationResult& result) {
   return result.detail == FinishDetail::stop_string ? Json(result.stop_string) : Json();
 }
 
-Json call_object(const ToolCall& call) {
-  return {{"id", call.id}, {"type", "function"}, {"function", {{"name", call.name}, {"arguments", call.arguments}}}};
+Json finish_reason(const GenerationResult& result) {
+  return result.reason == FinishReason::length ? "length" : "stop";
 }
 
 }  // namespace
@@ -87,24 +87,11 @@ Json ResponseBuilder::first_chunk() const {
   return chunk({{"role", "assistant"}, {"content", ""}}, nullptr);
 }
 
-std::vector<Json> ResponseBuilder::delta_chunks(const ChatDelta& delta) {
+std::vector<Json> ResponseBuilder::delta_chunks(const AnswerText::Delta& delta) const {
   std::vector<Json> chunks;
   if (!delta.reasoning.empty()) chunks.push_back(chunk({{"reasoning_content", delta.reasoning}}, nullptr));
   if (!delta.content.empty()) chunks.push_back(chunk({{"content", delta.content}}, nullptr));
-  for (const ToolCall& call : delta.tool_calls) {
-    Json head = call_object({call.id, call.name, ""});
-    head["index"] = calls_sent_;
-    const Json rest = {{"index", calls_sent_}, {"function", {{"arguments", call.arguments}}}};
-    ++calls_sent_;
-    chunks.push_back(chunk({{"tool_calls", Json::array({head})}}, nullptr));
-    chunks.push_back(chunk({{"tool_calls", Json::array({rest})}}, nullptr));
-  }
   return chunks;
-}
-
-Json ResponseBuilder::finish_reason(const GenerationResult& result) const {
-  if (result.reason == FinishReason::length) return "length";
-  return calls_sent_ > 0 ? "tool_calls" : "stop";
 }
 
 Json ResponseBuilder::last_chunk(const GenerationResult& result) const {
@@ -121,16 +108,11 @@ Json ResponseBuilder::usage_chunk(const GenerationResult& result) const {
   return object;
 }
 
-Json ResponseBuilder::whole(const ChatDelta& all, const GenerationResult& result) {
-  calls_sent_ = static_cast<int64_t>(all.tool_calls.size());
+Json ResponseBuilder::whole(const AnswerText::Delta& all, const GenerationResult& result) const {
   Json choice = {{"index", 0}};
   if (chat_) {
-    Json message = {{"role", "assistant"}};
-    // Clients' libraries take null, not "", for an answer of nothing but calls.
-    message["content"] = all.content.empty() && !all.tool_calls.empty() ? Json() : Json(all.content);
-    if (!all.reasoning.empty()) message["reasoning_content"] = all.reasoning;
-    for (const ToolCall& call : all.tool_calls) message["tool_calls"].push_back(call_object(call));
-    choice["message"] = std::move(message);
+    choice["message"] = {{"role", "assistant"}, {"content", all.content}};
+    if (!all.reasoning.empty()) choice["message"]["reasoning_content"] = all.reasoning;
   } else {
     choice["text"] = all.content;
   }

@@ -9,21 +9,6 @@
 
 namespace tandem {
 
-/// One call of a tool, as the model wrote it.
-struct ToolCall {
-  std::string id;  ///< unique, made here
-  std::string name;
-  std::string arguments;  ///< a JSON object
-};
-
-/// A piece of a chat answer.
-struct ChatDelta {
-  std::string reasoning;
-  std::string content;
-  std::vector<ToolCall> tool_calls;
-  bool empty() const { return reasoning.empty() && content.empty() && tool_calls.empty(); }
-};
-
 /// Builds OpenAI's response objects of one answer.
 class ResponseBuilder {
  public:
@@ -37,23 +22,21 @@ class ResponseBuilder {
   // Streams: a first chunk with the role, one or more a delta, a last one with the finish reason, perhaps one with
   // usage.
   Json first_chunk() const;
-  std::vector<Json> delta_chunks(const ChatDelta& delta);
+  std::vector<Json> delta_chunks(const AnswerText::Delta& delta) const;
   Json last_chunk(const GenerationResult& result) const;
   Json usage_chunk(const GenerationResult& result) const;
 
   /// The whole answer at once.
-  Json whole(const ChatDelta& all, const GenerationResult& result);
+  Json whole(const AnswerText::Delta& all, const GenerationResult& result) const;
 
  private:
   Json chunk(Json delta, Json finish_reason) const;
-  Json finish_reason(const GenerationResult& result) const;
 
   const bool chat_;
   const std::string id_;
   const std::string model_;
   const int64_t created_;
   const bool include_usage_;
-  int64_t calls_sent_ = 0;
 };
 
 /// "chatcmpl-4f1d..." and the like: a prefix and 24 random hex digits.

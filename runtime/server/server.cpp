@@ -162,7 +162,7 @@ class Server::Impl {
 
   void set_phase(Phase phase, const std::string& message) {
     const std::lock_guard lock(mutex_);
-    if (phase_ == Phase::failed) return;
+    if (phase_ == Phase::failed || (phase_ == Phase::stopping && phase != Phase::failed)) return;
     phase_ = phase;
     message_ = message;
     if (phase == Phase::ready) progress_ = 1;
@@ -400,7 +400,7 @@ class Server::Impl {
   }
 
   static void wait_for_whole(Response& response, AnswerHandle& handle, ResponseBuilder& builder) {
-    ChatDelta all;
+    AnswerText::Delta all;
     while (!handle.client_gone()) {
       const auto event = handle.wait();
       if (!event) continue;
@@ -444,7 +444,7 @@ class Server::Impl {
         return events.json(failure_error(*failure).body()) && events.data("[DONE]");
       if (!begin()) return false;
       if (const auto* delta = std::get_if<AnswerText::Delta>(&*event)) {
-        for (const Json& chunk : builder.delta_chunks({delta->reasoning, delta->content, {}}))
+        for (const Json& chunk : builder.delta_chunks(*delta))
           if (!events.json(chunk)) return false;
         continue;
       }

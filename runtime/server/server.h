@@ -43,7 +43,7 @@ class Server {
 
   void set_progress(double progress);  ///< of loading, 0..1
   void set_ranks(std::function<std::vector<RankStatus>()> ranks);
-  /// `message` tells people why; a failure is never overwritten.
+  /// `message` tells people more. Nothing follows a failure, and only a failure a stop.
   void set_phase(Phase phase, const std::string& message = "");
   /// From now on requests go to `model`, which must outlive this server or stop().
   void serve(ServedModel& model);
