@@ -19,6 +19,7 @@
 #include "orchestrator/split/split.h"
 #include "runtime/common/error.h"
 #include "runtime/common/file.h"
+#include "runtime/common/log.h"
 #include "runtime/common/manifest.h"
 
 namespace tandem::node {
@@ -148,12 +149,23 @@ int64_t look_at_job(const fs::path& folder, NodeFacts& facts, std::vector<int>& 
   return held_bytes;
 }
 
+/// A folder that lost a file or a part of one is as good as absent: the plan then has it written anew.
+bool is_whole_rank_folder(const fs::path& folder) {
+  if (folder.extension() == ".partial" || !is_rank_folder(folder)) return false;
+  try {
+    check_manifest(folder, read_manifest(folder, /*with_tensors=*/false), {});
+    return true;
+  } catch (const Error& error) {
+    log_warn("rank folder cannot be used", {{"folder", folder.string()}, {"reason", error.what()}});
+    return false;
+  }
+}
+
 void list_rank_folders(const fs::path& ranks_folder, NodeFacts& facts) {
   std::error_code ignored;
   for (const auto& pack : fs::directory_iterator(ranks_folder, ignored))
     for (const auto& rank : fs::directory_iterator(pack.path(), ignored))
-      if (rank.path().extension() != ".partial" && is_rank_folder(rank.path()))
-        facts.rank_folders.push_back(rank.path().string());
+      if (is_whole_rank_folder(rank.path())) facts.rank_folders.push_back(rank.path().string());
   std::sort(facts.rank_folders.begin(), facts.rank_folders.end());
 }
 

@@ -1,10 +1,10 @@
 #include "orchestrator/node/work_methods.h"
 
-#include <atomic>
 #include <nlohmann/json.hpp>
 
 #include "orchestrator/fabric/tcp_probe.h"
 #include "orchestrator/fetch/fetch.h"
+#include "orchestrator/node/cancel_flag.h"
 #include "orchestrator/node/facts.h"
 #include "orchestrator/split/split.h"
 #include "runtime/common/error.h"
@@ -14,17 +14,6 @@ namespace tandem::node {
 namespace {
 
 using nlohmann::json;
-
-/// The rooms below poll a flag; a request carries a stop token.
-class CancelFlag {
- public:
-  explicit CancelFlag(const std::stop_token& stop) : set_(stop, [this] { flag_ = true; }) {}
-  const std::atomic<bool>* get() const { return &flag_; }
-
- private:
-  std::atomic<bool> flag_ = false;
-  std::stop_callback<std::function<void()>> set_;
-};
 
 std::vector<HubFile> expected_files(const json& params) {
   std::vector<HubFile> files;
