@@ -1,6 +1,7 @@
 #include "runtime/comm/communicator.h"
 
 #include <algorithm>
+#include <csignal>
 #include <cstring>
 
 #include "runtime/comm/gloo_mesh.h"
@@ -122,6 +123,8 @@ std::unique_ptr<Communicator> join_group(const GroupOptions& options) {
         "rank " + std::to_string(options.rank) + " is not one of " + std::to_string(options.world_size) + " ranks",
         "--rank", "ranks count from 0 to " + std::to_string(options.world_size - 1));
   if (options.world_size == 1) return make_local_communicator();
+  // Gloo writes to connections whose other end may just have died: that must be an error, not the end of this process.
+  std::signal(SIGPIPE, SIG_IGN);
   return std::make_unique<GroupCommunicator>(options);
 }
 

@@ -85,7 +85,7 @@ struct GroupOptions {
 std::unique_ptr<Communicator> make_local_communicator();
 
 /// Meets the other ranks, checks that all agree, connects Gloo over TCP and starts to watch the peers.
-/// world_size 1 needs no rendezvous and opens no socket.
+/// world_size 1 needs no rendezvous and opens no socket; otherwise SIGPIPE is ignored in this process from then on.
 /// @throws Error  kind `usage` for settings that differ, bad addresses, a rank out of range or taken twice; `link` when
 ///                the others did not appear in time; `interrupted`
 std::unique_ptr<Communicator> join_group(const GroupOptions& options);

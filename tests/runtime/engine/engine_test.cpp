@@ -266,7 +266,7 @@ TEST_CASE("a failure seen from outside ends open answers even while the model is
   while (model.prefill_chunks == 0) std::this_thread::sleep_for(1ms);
   running.engine.fail(Error(ErrorKind::peer_lost, "rank 1 was lost"));
   CHECK(read(*generation).failure->message == "rank 1 was lost");
-  CHECK(running.engine.status().step_age > 0ms);
+  while (running.engine.status().step_age == 0ms) std::this_thread::sleep_for(1ms);  // it grows while nothing moves
   stuck = false;
   running.finish();
   CHECK(running.error == "rank 1 was lost");
