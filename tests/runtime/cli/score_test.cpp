@@ -65,6 +65,7 @@ struct Scores {
     REQUIRE(info);
     CHECK(info->shape == shape);
     std::vector<T> values(static_cast<size_t>(info->bytes()) / sizeof(T));
+    if (values.empty()) return values;
     std::memcpy(values.data(), file.data() + header.data_offset + info->begin, static_cast<size_t>(info->bytes()));
     return values;
   }

@@ -17,7 +17,7 @@ using test::with_model;
 // Sanitizers make passes about fifteen times slower: a part of the positions then stands for all.
 #if defined(__SANITIZE_ADDRESS__)
 constexpr int64_t kSequences = 2;
-constexpr size_t kChats = 3;
+constexpr size_t kChats = 1;
 #else
 constexpr int64_t kSequences = Golden::kSequences;
 constexpr size_t kChats = 16;
