@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <ctime>
+#include <filesystem>
 #include <iostream>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -8,6 +9,7 @@
 #include "orchestrator/cli/console.h"
 #include "orchestrator/launch/jobs.h"
 #include "orchestrator/launch/up.h"
+#include "orchestrator/node/rank_state.h"
 #include "runtime/common/error.h"
 #include "runtime/common/units.h"
 
@@ -20,6 +22,10 @@ using Json = nlohmann::ordered_json;
 std::string job_name(const Arguments& arguments) {
   const auto jobs = launch::list_all_jobs();
   if (std::find(jobs.begin(), jobs.end(), arguments.recipe) != jobs.end()) return arguments.recipe;
+  // A job that failed is no job any more, but its logs are kept and `up` points to them by name.
+  const bool is_plain_name = arguments.recipe.find('/') == std::string::npos && !arguments.recipe.starts_with(".");
+  if (is_plain_name && std::filesystem::is_directory(node::default_state_folder() / "logs" / arguments.recipe))
+    return arguments.recipe;
   return load_recipe(load_options(arguments)).recipe.name;
 }
 

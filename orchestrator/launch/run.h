@@ -42,6 +42,7 @@ class Run {
 
   /// Stops what launch() started. @return what had to be left, one sentence each
   std::vector<std::string> clean_up(bool remove_logs);
+  bool stop_requested() const { return stop_.stop_requested(); }
 
   UpResult result(bool already_up) const;
   StageResult stage_result() const;

@@ -18,7 +18,9 @@ std::string join(const std::vector<std::string>& sentences) {
 
 /// The error that ended a run, with what the clean-up achieved.
 Error after_clean_up(const Error& error, Run& run) {
-  const bool interrupted = error.kind() == ErrorKind::interrupted;
+  // What breaks while the user is already stopping the run is an echo of that: a probe whose peer just went, say.
+  const bool interrupted = run.stop_requested() || error.kind() == ErrorKind::interrupted;
+  const ErrorKind kind = interrupted ? ErrorKind::interrupted : error.kind();
   std::vector<std::string> left;
   try {
     left = run.clean_up(/*remove_logs=*/interrupted);
@@ -26,7 +28,7 @@ Error after_clean_up(const Error& error, Run& run) {
     left.push_back(std::string("cleaning up failed: ") + e.what());
   }
   if (!left.empty())
-    return Error(error.kind(), std::string(error.what()) + "; left behind: " + join(left), error.where(),
+    return Error(kind, std::string(error.what()) + "; left behind: " + join(left), error.where(),
                  "tandem down " + run.name());
   if (!interrupted) return error;
   return Error(ErrorKind::interrupted, "interrupted during " + run.stage_text(), "",

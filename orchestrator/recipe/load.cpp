@@ -99,7 +99,7 @@ std::filesystem::path find_recipe(const std::string& name, const std::vector<fs:
     for (const std::string& file : {name, name + ".yaml", name + ".yml"})
       if (fs::is_regular_file(folder / file, code)) return folder / file;
     for (fs::directory_iterator it(folder, code), end; !code && it != end; it.increment(code))
-      if (it->path().extension() == ".yaml" && it->path().stem() != "reference")
+      if (it->path().extension() == ".yaml" && !it->path().stem().string().starts_with("reference"))
         known.insert(it->path().stem().string());
   }
   const std::string near = nearest_name(name, {known.begin(), known.end()});

@@ -10,6 +10,7 @@
 #include "runtime/common/error.h"
 #include "runtime/common/ling_config.h"
 #include "runtime/common/log.h"
+#include "runtime/common/manifest.h"
 #include "runtime/common/units.h"
 #include "runtime/engine/lockstep.h"
 #include "runtime/engine/memory_guard.h"
@@ -65,6 +66,14 @@ class ServingRank {
  private:
   static int64_t context(const ServeFlags& flags, const LingConfig& config) {
     return flags.context > 0 ? flags.context : config.max_position_embeddings;
+  }
+
+  /// What is wrong with the folder is said at once, not only when all ranks have met.
+  void check_folder() const {
+    const ModelFlags& model = flags_.model;
+    if (!is_rank_folder(model.pack)) return;
+    check_manifest(model.pack, read_manifest(model.pack, /*with_tensors=*/false),
+                   {.world_size = model.world_size, .rank = model.rank});
   }
 
   bool is_first() const { return flags_.model.rank == 0; }

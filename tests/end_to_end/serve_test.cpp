@@ -107,6 +107,20 @@ TEST_CASE("a recipe becomes an endpoint that does sums, survives a lost rank, an
     CHECK(world.status().at(0).at("state") == "running");
   }
 
+  SECTION("a rank folder that lost a part is written anew") {
+    REQUIRE(world.sandbox.run({"down", kRecipe}).exit_code == 0);
+    std::filesystem::path shard;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(world.sandbox.path()))
+      if (entry.path().extension() == ".safetensors" && entry.path().parent_path().filename() == "rank0")
+        shard = entry.path();
+    REQUIRE_FALSE(shard.empty());
+    std::filesystem::resize_file(shard, std::filesystem::file_size(shard) - 100);
+    const Outcome again = world.up();
+    INFO(again.err);
+    CHECK(again.exit_code == 0);
+    CHECK_THAT(again.out, ContainsSubstring("42"));
+  }
+
   const Outcome down = world.sandbox.run({"down", kRecipe});
   CHECK(down.exit_code == 0);
   world.mirror.signal(SIGTERM);
