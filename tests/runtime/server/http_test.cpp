@@ -499,7 +499,9 @@ TEST_CASE("garbage in, an answer or a closed connection out, and the server live
     connection.send(bytes);
     // What is left of the headers may ask the server to wait for more: do not wait with it.
   }
-  CHECK(service.chat({}).status == 200);
+  int status = 0;
+  while ((status = service.chat({}).status) == 429) std::this_thread::sleep_for(1ms);  // some of it was well-formed
+  CHECK(status == 200);
 }
 
 TEST_CASE("a stop ends open streams with an error event and idle connections at once", "[http]") {

@@ -223,12 +223,17 @@ TEST_CASE("a rank that is alone says whom it waits for and stops when asked", "[
 
 TEST_CASE("a machine below its memory floor ends the rank with exit code 7 and a report", "[serve]") {
   const test::TemporaryFolder folder;
-  std::ofstream(folder.path() / "meminfo") << "MemAvailable: 1024 kB\n";
-  Ranks ranks(
-      1, {{"--memory-floor", "2MiB"}, {"--meminfo", (folder.path() / "meminfo").string()}, {"--memory-patience", "1"}});
+  const auto available_kib = [&](int64_t kib) {
+    std::ofstream(folder / "new") << "MemAvailable: " << kib << " kB\n";
+    std::filesystem::rename(folder / "new", folder / "meminfo");
+  };
+  available_kib(1 << 20);
+  Ranks ranks(1,
+              {{"--memory-floor", "2MiB"}, {"--meminfo", (folder / "meminfo").string()}, {"--memory-patience", "3"}});
   const int port = ranks.ready_port();
-  const auto refused = http_post(port, "/v1/completions", json{{"prompt", "x"}});
-  CHECK(refused.status == 503);
+  available_kib(1024);
+  REQUIRE(ranks[0].logged("memory below the floor"));
+  CHECK(http_post(port, "/v1/completions", json{{"prompt", "x"}}).status == 503);
   CHECK(ranks[0].wait() == 7);
   CHECK_THAT(ranks[0].log(), ContainsSubstring("below the floor of 2.0 MiB"));
 }
