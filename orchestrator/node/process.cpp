@@ -31,9 +31,17 @@ namespace bp = boost::process;
 /// What happens between fork and exec. Only async-signal-safe calls: other threads' locks may be held for ever here.
 struct ChildSetup : bp::extend::handler {
   const SpawnOptions* options;
+  char** environment;
   pid_t parent;
 
-  ChildSetup(const SpawnOptions* o, pid_t p) : options(o), parent(p) {}
+  ChildSetup(const SpawnOptions* o, char** e, pid_t p) : options(o), environment(e), parent(p) {}
+
+  // Boost 1.74's own environment reads past the end of short entries when it looks up a name, so it gets the finished
+  // array instead.
+  template <typename Executor>
+  void on_setup(Executor& executor) const {
+    executor.env = environment;
+  }
 
   template <typename Sequence>
   void on_exec_setup(Sequence&) const {
@@ -154,8 +162,11 @@ int spawn(const SpawnOptions& options) {
   if (!null) throw Error(ErrorKind::node, std::string("cannot open /dev/null: ") + std::strerror(errno));
   const auto or_null = [&](int fd) { return fd >= 0 ? fd : null.get(); };
 
-  bp::environment environment;
-  for (const auto& [key, value] : options.environment) environment[key] = value;
+  std::vector<std::string> entries;
+  for (const auto& [key, value] : options.environment) entries.push_back(key + "=" + value);
+  std::vector<char*> environment;
+  for (std::string& entry : entries) environment.push_back(entry.data());
+  environment.push_back(nullptr);
   const std::vector<std::string> arguments(options.argv.begin() + 1, options.argv.end());
   const std::string folder = options.working_directory.empty() ? "." : options.working_directory;
 
@@ -164,11 +175,11 @@ int spawn(const SpawnOptions& options) {
   static std::mutex one_at_a_time;
   const std::lock_guard lock(one_at_a_time);
   std::error_code failure;
-  bp::child child(bp::exe = program, bp::args = arguments, bp::start_dir = folder, environment,
+  bp::child child(bp::exe = program, bp::args = arguments, bp::start_dir = folder,
                   bp::posix::fd.bind(STDIN_FILENO, or_null(options.stdin_fd)),
                   bp::posix::fd.bind(STDOUT_FILENO, or_null(options.stdout_fd)),
-                  bp::posix::fd.bind(STDERR_FILENO, or_null(options.stderr_fd)), ChildSetup(&options, getpid()),
-                  failure);
+                  bp::posix::fd.bind(STDERR_FILENO, or_null(options.stderr_fd)),
+                  ChildSetup(&options, environment.data(), getpid()), failure);
   if (failure)
     throw Error(ErrorKind::launch, "cannot run `" + program + "`: " + failure.message(), folder == "." ? "" : folder);
   const int pid = child.id();

@@ -190,8 +190,8 @@ TEST_CASE("a node answers garbage with an error and lives on", "[node]") {
     REQUIRE(write(pair.ours.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()));
   };
   CHECK(next().contains("tandem_node"));
-  for (const std::string garbage :
-       {"not json", "[1]", "{\"id\": \"x\"}", "{}", "\x1b[31m", std::string(5000, '[').c_str()}) {
+  for (const std::string& garbage :
+       std::vector<std::string>{"not json", "[1]", "{\"id\": \"x\"}", "{}", "\x1b[31m", std::string(5000, '[')}) {
     say(garbage + "\n");
     CHECK(next().contains("error"));
   }
